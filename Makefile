@@ -2,14 +2,21 @@
 
 CARGO ?= cargo
 TARGE := target/release/targe
+# What packages contain and benchmarks measure.
+DIST := target/dist/targe
 # What `make demo` passes on, e.g. ARGS="--lun ram:512M".
 ARGS ?=
+# Where the demonstration keeps its disk and its state, for root as for any other user.
+DEMO ?= out/demo
 
 .DEFAULT_GOAL := help
-# The checks of a debug build, and fast enough for thousands of worlds. The dependencies are those of the unit tests, which
-# are optimized anyway: a profile of its own would build them once more.
-# One build for all: it can plant bugs, and does so with PLANTED=1 alone.
-SIM := CARGO_PROFILE_DEV_OPT_LEVEL=2 $(CARGO) run --locked --quiet --package targe-sim --features planted
+# The simulation, with the checks of a debug build; the profile `dev` optimizes the crates that it runs. `tests/everything` names the
+# programs of the test build, so that nothing is built for them. One program for all: it plants bugs with PLANTED=1 alone.
+SIM ?= $(CARGO) run --locked --quiet --package targe-sim --features planted
+RISK ?= $(SIM) --bin targe-risk-simulation
+# The crate that `make check` checks, such as CRATE=iscsi; all of them without it.
+CRATE ?=
+PACKAGE = $(if $(filter targe targe-% xtask,$(CRATE)),$(CRATE),targe-$(CRATE))
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
 # The rigs are pytest's: Debian's, for Debian's Python has the plugins that they need. What else it is given, e.g. ARGS="-k CHAP".
@@ -20,13 +27,24 @@ HYPERSCSI_PLAN ?= bench/hyperscsi.toml
 BESIDE ?=
 # The laboratory makes network namespaces: as root, or as root of a user namespace, where the kernel counts no system calls.
 AS_ROOT := $(shell test "$$(id -u)" = 0 || echo unshare --map-root-user)
-.PHONY: help demo test sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-discs test-bacula test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-debian test-changes test-changes-long test-upgrade test-upgrade-long test-metrics test-csi test-csi-sanity test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-tape bench-hyperscsi doc build deb tidy packages dist test-nbd test-spdk
+.PHONY: help demo check test sim-planted-worlds sanitize package sim sim-planted risk-simulation test-initiator test-iscsi-client-rs test-libiscsi test-guest test-discs test-bacula test-qemu test-ipxe test-configured test-wireshark test-crash test-power test-attach test-luks test-tape test-hostile test-reload test-debian test-changes test-changes-long test-upgrade test-upgrade-long test-metrics test-csi test-csi-sanity test-hyperscsi test-second test-recovery test-lab conform fuzz bench bench-tape bench-hyperscsi doc build build-dist deb tidy packages dist test-nbd test-spdk
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: build  ## build and serve the default disk; prints the lines to paste
-	$(TARGE) serve $(ARGS)
+demo: build  ## build and serve a disk in out/demo; prints the lines to paste
+	env -u XDG_RUNTIME_DIR $(TARGE) serve --state-dir $(DEMO) $(ARGS)
+
+check:  ## format, clippy, unit tests and tidy, for the daily loop: CRATE=iscsi for one crate
+	$(CARGO) fmt --all --check
+ifeq ($(CRATE),)
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test-build -- --skip planted_bugs_are_found
+else
+	$(CARGO) clippy --package $(PACKAGE) --all-targets --locked -- -D warnings
+	$(CARGO) test --package $(PACKAGE) --locked
+endif
+	$(CARGO) xtask tidy
 
 test: packages  ## everything CI runs
 	tests/everything
@@ -34,14 +52,14 @@ test: packages  ## everything CI runs
 sim:  ## worlds from seeds: SEEDS=2000 runs so many, FRESH=3000 so many that follow from the commit, SEED=7 replays one and prints all of it, FABRIC=iscsi, hyperscsi, tape or tape-iscsi only that, SPECIAL=0 no reloads, short memory or harmful media
 	$(SIM)
 
-sim-planted:  ## bugs planted on purpose: the simulator must find each within SEEDS, tests the ones of a unit
+sim-planted: sim-planted-worlds  ## bugs planted on purpose: the simulator must find each within SEEDS, tests the ones of a unit
+	$(CARGO) test-build --tests -- planted_bugs_are_found
+
+sim-planted-worlds:
 	PLANTED=1 $(SIM)
-	cargo test --locked -p targe-device --features planted planted_bugs
-	cargo test --locked -p targe-shard --features planted planted_bugs
-	cargo test --locked -p targe-cartridge --features planted planted_bugs
 
 risk-simulation:  ## PDUS=1000000 damaged PDUs between both ends in memory, from SEED=1: both digests must detect every one of them
-	$(SIM) --bin targe-risk-simulation
+	$(RISK)
 
 test-libiscsi: build packages  ## libiscsi's suite on every configuration
 	$(PYTEST) tests/foreign/libiscsi --server $(SERVER) $(ARGS)
@@ -128,7 +146,7 @@ test-metrics: build packages  ## the metrics of a daemon under load, scraped and
 	$(PYTEST) tests/foreign/metrics $(ARGS)
 
 test-csi: build packages  ## the driver of Kubernetes volumes: killed, calls twice and out of order, a full pool, data on a node
-	$(PYTEST) tests/foreign/csi/test_csi.py tests/foreign/csi/test_csi_groups.py tests/foreign/csi/test_fencing.py $(ARGS)
+	$(PYTEST) tests/foreign/csi/test_csi.py tests/foreign/csi/test_csi_groups.py tests/foreign/csi/test_fencing.py tests/foreign/csi/test_file_systems.py $(ARGS)
 
 test-csi-sanity: build packages  ## csi-sanity, by hand: CSI_SANITY names the program
 	$(PYTEST) tests/foreign/csi/test_sanity.py $(ARGS)
@@ -142,18 +160,18 @@ sanitize:  ## the crates with unsafe code under AddressSanitizer, by hand; needs
 fuzz: packages  ## what a hostile peer can send, by libFuzzer, a short time for each target
 	$(PYTEST) tests/fuzz $(ARGS)
 
-bench: build packages  ## targe beside tgt and a bare echo, by the laboratory: PLAN=FILE for another plan, BESIDE=BINARY for another build of targe, ARGS="--rival ram"
+bench: build-dist packages  ## targe beside tgt and a bare echo, by the laboratory: PLAN=FILE for another plan, BESIDE=BINARY for another build of targe, ARGS="--rival ram"
 	@mkdir -p out/bench/bin
 	$(if $(BESIDE),ln -sf $(abspath $(BESIDE)) out/bench/bin/targe-other-build)
-	PATH="$(CURDIR)/out/bench/bin:$$PATH" $(AS_ROOT) $(TARGE) lab targets --plan $(PLAN) --rivals bench/rivals --rival tgt \
+	PATH="$(CURDIR)/out/bench/bin:$$PATH" $(AS_ROOT) $(DIST) lab targets --plan $(PLAN) --rivals bench/rivals --rival tgt \
 		$(if $(BESIDE),--rival other-build) --out out/bench/targets-$$(date +%Y%m%d-%H%M%S) $(ARGS)
 
-bench-tape: build packages  ## tapes and discs of targe beside those of tgt and beside a disk of targe, by hand: ARGS="--folder FOLDER"
-	$(CARGO) build --release --locked --package targe-lab --example stream
+bench-tape: build-dist packages  ## tapes and discs of targe beside those of tgt and beside a disk of targe, by hand: ARGS="--folder FOLDER"
+	$(CARGO) build --profile dist --locked --package targe-lab --example stream
 	bench/tape $(ARGS)
 
-bench-hyperscsi: build packages  ## HyperSCSI beside bare frames, iSCSI and ATA over Ethernet, by the laboratory: HYPERSCSI_PLAN=FILE for another plan
-	$(AS_ROOT) $(TARGE) lab hyperscsi --plan $(HYPERSCSI_PLAN) --out out/bench/hyperscsi-$$(date +%Y%m%d-%H%M%S) $(ARGS)
+bench-hyperscsi: build-dist packages  ## HyperSCSI beside bare frames, iSCSI and ATA over Ethernet, by the laboratory: HYPERSCSI_PLAN=FILE for another plan
+	$(AS_ROOT) $(DIST) lab hyperscsi --plan $(HYPERSCSI_PLAN) --out out/bench/hyperscsi-$$(date +%Y%m%d-%H%M%S) $(ARGS)
 
 conform: build packages  ## RFC 7143 and 7144, SSC, SMC and MMC, case by case, against our own target and initiator
 	$(PYTEST) tests/conform/test_conform_target.py --server $(SERVER) $(ARGS)
@@ -168,11 +186,14 @@ doc:  ## the documentation of every crate, warnings are errors
 tidy:  ## the project's rules that the compiler cannot see
 	$(CARGO) xtask tidy
 
-build:  ## the release binary
+build:  ## the binary, target/release/targe
 	$(CARGO) build --release --locked --package targe
 
-deb: build packages  ## the Debian package of the release binary, in out/deb
-	packaging/make-deb $(ARGS)
+build-dist:  ## the binary with link-time optimization, target/dist/targe, which packages contain and benchmarks measure
+	$(CARGO) build --profile dist --locked --package targe
+
+deb: build-dist packages  ## the Debian package, in out/deb
+	packaging/make-deb --binary $(DIST) $(ARGS)
 
 dist:  ## static binaries of the last commit, built twice and compared, with a bill of materials and checksums, in out/dist, by hand: ARGS="--once" builds once
 	packaging/make-dist $(ARGS)

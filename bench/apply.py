@@ -3,7 +3,7 @@
 
     bench/apply.py [--targets N] [--luns N] [--rounds N]
 
-The release binary ($TARGE, else target/release/targe) serves one target. `targe apply` makes that N targets with
+The release binary ($TARGE, else target/dist/targe) serves one target. `targe apply` makes that N targets with
 file-backed LUNs, and then one again. Meanwhile one client asks for the sessions and one for its whole status,
 each again as soon as it is answered, and every answer is timed. Printed: the seconds of each apply, the median, the 99th
 percentile and the longest answer, and the memory of the daemon.
@@ -20,7 +20,7 @@ import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-BINARY = os.environ.get("TARGE", os.path.join(ROOT, "target", "release", "targe"))
+BINARY = os.environ.get("TARGE", os.path.join(ROOT, "target", "dist", "targe"))
 # Longest that a start and that anything else may take.
 START_MAX_S, MAX_S = 30, 600
 

@@ -4,7 +4,7 @@
     bench/instructions.py [--role target] [--seconds S] [--rounds N] [--json FILE]
     bench/instructions.py --role initiator [--count N] [--rounds N] [--json FILE]
 
-The release binary ($TARGE, else target/release/targe) serves a LUN, and `targe bench` loads it. One of the two processes runs
+The release binary ($TARGE, else target/dist/targe) serves a LUN, and `targe bench` loads it. One of the two processes runs
 under callgrind, then under memcheck, over epoll (valgrind has no io_uring). The target is counted with memory and a file,
 and loaded for S seconds and for four times as long. The initiator is counted with memory, and does N and four times N
 commands. What the longer run counted more, divided by the I/Os that it did more, is the figure: start, login and end are
@@ -28,7 +28,7 @@ import tempfile
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-BINARY = os.environ.get("TARGE", os.path.join(ROOT, "target", "release", "targe"))
+BINARY = os.environ.get("TARGE", os.path.join(ROOT, "target", "dist", "targe"))
 IQN = "iqn.2026-11.org.targe:counted"
 # Longest that a start under valgrind may take, and an end.
 START_MAX_S = 60

@@ -46,9 +46,17 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if str(config.inipath) != os.path.join(HERE, "pytest.ini"):
         raise pytest.UsageError("name what to run: `pytest tests/foreign/attach`, or `pytest tests` for every rig")
+    see_nothing_of_the_machine()
     config.fresh_seed = config.getoption("seed")
     if config.fresh_seed is None:
         config.fresh_seed = random.SystemRandom().randrange(1 << 32)
+
+
+def see_nothing_of_the_machine():
+    """Keeps what a user or a package of targe has on this machine out of the rigs: its state, its sockets, and daemons that run."""
+    home = os.path.join(servers.OUT, "home")
+    os.environ.update(XDG_STATE_HOME=os.path.join(home, "state"), TARGE_ROOT=home)
+    os.environ.pop("XDG_RUNTIME_DIR", None)
 
 
 def seeds(config):

@@ -3,15 +3,19 @@ its reason, and that a daemon which ends badly is told."""
 
 import json
 import os
+import runpy
 import subprocess
 import sys
 import time
+import tomllib
 
 import pytest
 
+import building
 import ending
 import servers
 import withheld
+from budgets import Budgets, Machine
 from counting import EXIT_CODE, LINES, READERS, RIG, TESTS, Excuses, Tally, conclude, in_ci, read_junit
 from guest.initiator import without_one_overtaken_login
 from recovery.damage import judge_counts
@@ -390,3 +394,26 @@ def test_knows_how_long_a_thread_waited_for_a_processor():
         for process in started:
             process.kill()
             process.wait()
+
+
+def test_the_test_build_has_one_list_of_features():
+    with open(os.path.join(building.ROOT, ".cargo", "config.toml"), "rb") as file:
+        alias = tomllib.load(file)["alias"]["test-build"]
+    assert ["cargo", *alias.split()] == ["cargo", *building.tests()[1:]]
+
+
+def test_names_a_stage_that_exceeds_its_budget_and_ends_one_that_hangs(tmp_path):
+    path = tmp_path / "budgets.toml"
+    path.write_text("[calibration]\nclock_s = 1\nprocessor_s = 1\n[stage]\na = { clock_s = 1000, processor_s = 10 }\n")
+    rows, slow = Budgets(path), Machine(clock=3, processor=2)
+    assert list(rows.exceeded({"a": 15}, Machine())) == []
+    assert len(list(rows.exceeded({"a": 16}, Machine()))) == 1
+    assert list(rows.exceeded({"a": 29}, slow)) == [], "the machine is slow, not the stage"
+    assert "no row" in next(rows.exceeded({"b": 1}, slow))
+    assert (rows.limit_s("a", Machine()), rows.limit_s("a", slow), rows.limit_s("b", slow)) == (5000, 15000, 2700)
+
+
+def test_every_stage_has_a_budget():
+    text = runpy.run_path(os.path.join(HERE, "everything"), run_name="stages")
+    names = {row[0] for rows in ("COMPILED", "UNIT", "RELEASE", "MEASURED", "BUSY", "WAITING", "ROTATION") for row in text[rows]}
+    assert names == set(Budgets().rows)

@@ -65,7 +65,7 @@ impl World {
         let discovery = first & 8 != 0;
         let purpose = if discovery { Purpose::Discovery } else { Purpose::Target(TARGET.parse().unwrap()) };
         let portal = SocketAddr::from(([127, 0, 0, 1], 3260));
-        let portal = Portal { address: TargetAddress::Socket(portal), group: None };
+        let portal = Portal { address: TargetAddress::Socket(portal) };
         let isid = Isid::random([1, 2, 3], 0);
         let name = "iqn.2026-11.com.example:host".parse().unwrap();
         let mut plan = SessionPlan::new(name, isid, purpose, vec![portal]);

@@ -55,7 +55,8 @@ impl World {
             thin: first & 4 == 0,
             ..Ram::new(LEN).capabilities()
         };
-        let export = Export { name: "disk".into(), description: "a disk".into() };
+        let export =
+            Export { name: "disk".into(), description: "a disk".into(), key: None, former_key: None };
         let session = Session::new(export, profile.clone(), pool.clone());
         let mut world = Self { session, profile, pool, held: Vec::new() };
         if first & 8 == 0 {

@@ -209,7 +209,7 @@ fn judge(bytes: &[u8]) {
 fn resume(state: &ShardState, counts: &[usize]) -> Option<Value> {
     let mut next = Next::resume(state, counts, &[])?;
     // The owner saves which disks hosts have used.
-    let bindings: Vec<NexusBindings> = next.world.shard.bindings().collect();
+    let bindings: Vec<NexusBindings> = next.world.shard.bindings(NOW).collect();
     let (exported, counts) = next.export()?;
     let told = serde_json::to_value(&exported).unwrap();
     check_luns(&told);
@@ -281,7 +281,7 @@ impl Next {
         // So late that no time before it is before the clock began.
         next.world.now = NOW;
         next.world.plug_in([6; 32]);
-        bindings.iter().for_each(|saved| next.world.shard.restore_bindings(saved.clone()));
+        bindings.iter().for_each(|saved| next.world.shard.restore_bindings(NOW, saved.clone()));
         let arrival = AcceptInfo {
             portal: next.world.portal,
             local: "127.0.0.1:3260".parse().unwrap(),

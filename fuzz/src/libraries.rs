@@ -3,7 +3,7 @@
 use base::rng::Rng;
 use cartridge::library::{Counts, Element, Library};
 use cartridge::profile::Profile;
-use device::library::{ChangeFailure, LibraryEvent, LibraryInput, OperatorChange};
+use device::library::{ChangeFailure, LibraryEvent, LibraryInput, MotionFailure, OperatorChange};
 use scsi::sense::{Asc, Sense, SenseKey};
 
 /// Tells a changer of a library with two drives, three slots and two mail slots, and three cartridges.
@@ -34,7 +34,8 @@ pub fn answer(event: &LibraryEvent, fails: bool) -> Option<LibraryInput> {
             let library = Library::decode(&change.file).expect("the file of a library");
             assert!(library.cartridges().len() <= 4, "no cartridge is there twice");
             let sense = Sense::new(SenseKey::MEDIUM_ERROR, Asc::MEDIA_LOAD_OR_EJECT_FAILED);
-            let failure = ChangeFailure { sense, unusable: Some("F1".into()), why: String::new() };
+            let status = MotionFailure::CheckCondition(sense);
+            let failure = ChangeFailure { status, unusable: Some("F1".into()), why: String::new() };
             Some(LibraryInput::Changed(if fails { Err(failure) } else { Ok(()) }))
         }
         LibraryEvent::Ejected(_) => Some(LibraryInput::Inserted),

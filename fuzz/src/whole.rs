@@ -360,7 +360,7 @@ fn config(how: u8) -> ShardConfig {
     }
     let keys = KeyPolicy { error_recovery_level: 2, max_connections: 2, ..KeyPolicy::default() };
     ShardConfig {
-        portals: vec![Portal { id: PortalId(0), group: PortalGroupTag(1), bound: None, announced: None, tls: false }],
+        portals: vec![Portal { id: PortalId(0), group: PortalGroupTag(1), bound: None, announced: None, tls: false, certificates: None }],
         targets: vec![TargetConfig {
             id: TargetId(0),
             name: crate::TARGET.parse().unwrap(),

@@ -1,10 +1,10 @@
 """Judges an initiator by `targe conform initiator`: ours, or QEMU's driver over libiscsi with --initiator qemu."""
 
 import os
-import subprocess
 
 import pytest
 
+import building
 import listening
 import servers
 from conform import tool
@@ -32,10 +32,7 @@ def judged(request, pytestconfig):
     """The tool while it judges an initiator by the cases that are selected."""
     name, judge, manage = (pytestconfig.getoption(option) for option in ("initiator", "judge", "manage"))
     if name == "targe" and not manage:
-        # With the features of the whole workspace and unoptimised, as the tests of the workspace have built it already.
-        build = ["cargo", "build", "--workspace", "--locked", "--quiet", "--example", "manage"]
-        subprocess.run(build, cwd=servers.ROOT, check=True)
-        manage = os.path.join(servers.ROOT, os.environ.get("CARGO_TARGET_DIR", "target"), "debug", "examples", "manage")
+        manage = building.example("manage", "targe-initiator")
     cases = [item.callspec.params["case"] for item in request.session.items if item.path == request.path]
     use, discover, subject = INITIATORS[name]
     tools = {"drive": os.path.join(HERE, "drive"), "targe": servers.Targe.binary, "manage": manage}

@@ -25,7 +25,8 @@ FLAGS = ["--cfg", "fuzzing", "-Cpasses=sancov-module", "-Cllvm-args=-sanitizer-c
          "-Cllvm-args=-sanitizer-coverage-trace-compares", "-Cdebug-assertions", "-Coverflow-checks"]
 # One input may take so long and so much: far more than any takes that is in order.
 INPUT_MAX_S, MEMORY_MAX_MIB = 20, 2048
-BUILD_MAX_S = 1000
+# Ends a build that hangs. A machine that has much else to do builds for a quarter of an hour.
+BUILD_MAX_S = 5000
 pytestmark = [pytest.mark.without_targe, pytest.mark.timeout(BUILD_MAX_S + 300)]
 
 
@@ -62,7 +63,7 @@ def test_survives(binaries, pytestconfig, name):
         what = [f"-max_total_time={seconds}", "-max_len=16384", corpus, os.path.join(FOLDER, "seeds", name)]
     done = subprocess.run([os.path.join(binaries, name), *limits, *what], stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                          timeout=seconds + 10 * INPUT_MAX_S)
+                          timeout=seconds + 50 * INPUT_MAX_S)
     with open(os.path.join(out, "log"), "w") as log:
         log.write(done.stdout)
     if done.returncode != 0:

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     match env::args().nth(1).as_deref() {
         Some("clauses") => clauses::main(env::args().nth(2).as_deref()),
-        Some("tidy") => tidy::main(),
+        Some("tidy") => tidy::main(env::args().nth(2).as_deref()),
         Some(other) => usage(&format!("unknown chore `{other}`")),
         None => usage("which chore?"),
     }
@@ -19,7 +19,8 @@ fn main() -> ExitCode {
 fn usage(complaint: &str) -> ExitCode {
     eprintln!(
         "{complaint}\n\n\
-        usage: cargo xtask tidy       check what the compiler cannot: layers, sizes, leftovers, citations\n       \
+        usage: cargo xtask tidy [BINARY]  check what the compiler cannot: layers, sizes, leftovers, citations; and the \
+        size of BINARY\n       \
         cargo xtask clauses    print which clauses of RFC 7143 the code and the tests cite\n           \
             --check        compare the citations with the list of clauses\n           \
             --write        write the report to docs/clauses/README.md"

@@ -8,6 +8,7 @@ mod circles;
 pub(crate) mod citations;
 mod dependencies;
 mod doc_claims;
+mod footprint;
 mod layers;
 mod markers;
 mod planted;
@@ -39,12 +40,14 @@ const RULES: &[Rule] = &[
     ("planted", planted::check),
     ("published", published::check),
     ("dependencies", dependencies::check),
+    ("footprint", footprint::check),
     ("words", words::check),
 ];
 
-/// Runs every rule on the repository around the current directory. Exits with 0 when there are no findings,
-/// with 1 when there are some, and with 2 when the repository could not be read.
-pub(crate) fn main() -> ExitCode {
+/// Runs every rule on the repository around the current directory, and compares the size of `binary`, if one
+/// is given. Exits with 0 when there are no findings, with 1 when there are some, and with 2 when the
+/// repository could not be read.
+pub(crate) fn main(binary: Option<&str>) -> ExitCode {
     let tree = match Tree::of_repository() {
         Ok(tree) => tree,
         Err(why) => {
@@ -58,6 +61,10 @@ pub(crate) fn main() -> ExitCode {
             println!("{finding} [{name}]");
             found = found.saturating_add(1);
         }
+    }
+    for finding in binary.into_iter().flat_map(|path| footprint::check_binary(&tree, path)) {
+        println!("{finding} [footprint]");
+        found = found.saturating_add(1);
     }
     println!("tidy: {} files, {} rules, {found} findings", tree.len(), RULES.len());
     if found == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }

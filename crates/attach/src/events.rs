@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use store::api::{Failure, OpAction};
+use store::api::{Failure, Fault, OpAction, OpOutput};
 use store::shared::{OnComplete, SharedStore};
 
 use crate::nbd::ProtocolError;
@@ -51,8 +51,11 @@ pub(crate) fn submit(disk: &UnalignedStore, action: OpAction, watch: &EventHandl
     };
     let (at, len) = action.range();
     let watch = Arc::clone(watch);
-    let told = move |result| {
-        if let Err(failure) = &result {
+    let told = move |result: Result<OpOutput, Failure>| {
+        // A change is kept from the medium only when its client has gone.
+        if let Err(failure) = &result
+            && failure.fault != Fault::NotSubmitted
+        {
             watch(AttachEvent::Failed { what, at, len, failure: *failure });
         }
         done(result);

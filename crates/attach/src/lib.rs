@@ -10,6 +10,7 @@
 //! **Invariant:** this crate knows no transport and no SCSI. The medium decides how it is reached, and how
 //! long a request may wait for a lost medium to return.
 
+pub mod device_key;
 mod errno;
 pub mod events;
 mod flush;

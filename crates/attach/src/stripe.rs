@@ -239,6 +239,7 @@ impl SharedStore for Stripe {
             volatile_cache: all.iter().any(|member| member.volatile_cache),
             thin: all.iter().all(|member| member.thin),
             deallocated_reads_zero: all.iter().all(|member| member.deallocated_reads_zero),
+            zeroes_by_deallocating: all.iter().all(|member| member.zeroes_by_deallocating),
             deallocated_is_gone: all.iter().all(|member| member.deallocated_is_gone),
             rotational: all.iter().any(|member| member.rotational),
             // A failure could leave some members erased and others not.

@@ -61,6 +61,11 @@ impl Medium {
         drop(self.arrived.wait_while(state, |state| state.held.len() < count).unwrap());
     }
 
+    /// Returns the offsets and lengths of the held operations, in the order of their arrival.
+    pub(crate) fn held_ranges(&self) -> Vec<(u64, u64)> {
+        self.state.lock().unwrap().held.iter().map(|(action, _)| action.range()).collect()
+    }
+
     pub(crate) fn held(&self) -> usize {
         self.state.lock().unwrap().held.len()
     }

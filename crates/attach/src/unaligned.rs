@@ -3,6 +3,9 @@
 //!
 //! A request that suits the medium passes unchanged. Any other request is cut into pieces. The blocks at its
 //! ends are read, patched and written back while the range is locked exclusively (`range_lock`).
+//!
+//! Several clients can share the medium. The requests that a client leaves end before later requests to the
+//! same blocks begin.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,14 +15,15 @@ use store::api::{Capabilities, Durability, Extent, Failure, Fault, OpAction, OpO
 use store::shared::{OnComplete, SharedStore};
 
 use crate::join::{data, finish, join_all, joined};
-use crate::range_lock::{RangeGuard, RangeLock};
+use crate::range_lock::{ClientGone, LockClient, RangeGuard, RangeLock};
 use base::int_cast::{to_u64, to_usize};
 
-/// A medium that is addressed in single bytes. Clones share the medium.
+/// A medium that is addressed in single bytes. Clones share the medium, and are the same client.
 #[derive(Clone)]
 pub struct UnalignedStore {
     store: Arc<dyn SharedStore>,
     gate: Arc<RangeLock>,
+    client: Arc<LockClient>,
     is_changed: Arc<AtomicBool>,
 }
 
@@ -69,12 +73,39 @@ enum Filling {
 impl UnalignedStore {
     /// Accepts requests of any range for `store`.
     pub fn new(store: Arc<dyn SharedStore>) -> Self {
-        Self { store, gate: Arc::default(), is_changed: Arc::default() }
+        Self { store, gate: Arc::default(), client: Arc::default(), is_changed: Arc::default() }
+    }
+
+    /// Returns the medium for one more client.
+    pub(crate) fn for_new_client(&self) -> Self {
+        Self { client: Arc::default(), ..self.clone() }
+    }
+
+    /// Records that the client has gone. Its changes that have not begun fail. Reads and changes of others
+    /// that come from now on wait for those of its changes that they overlap.
+    pub(crate) fn abandon(&self) {
+        self.gate.abandon(&self.client);
+    }
+
+    /// Returns whether the client has gone.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.client.is_gone()
     }
 
     /// Returns whether anything was written.
     pub(crate) fn is_changed(&self) -> bool {
         self.is_changed.load(Ordering::Acquire)
+    }
+
+    /// Executes an operation that changes nothing.
+    fn look(&self, span: Span, action: OpAction, io_len_max: u64, done: OnComplete) {
+        match action {
+            OpAction::MapStatus { count_max, .. } => self.extents(span, count_max, done),
+            OpAction::Read { .. } if !span.is_whole() || span.len() > io_len_max => {
+                self.read(span, io_len_max, done);
+            }
+            _ => self.store.submit(action, done),
+        }
     }
 
     fn read(&self, span: Span, io_len_max: u64, done: OnComplete) {
@@ -93,8 +124,7 @@ impl UnalignedStore {
     /// Submits a change to the medium once its range is locked.
     fn change(&self, span: Span, action: OpAction, done: OnComplete) {
         let store = Arc::clone(&self.store);
-        let entrant = move |pass: RangeGuard| store.submit(action, after(pass, done));
-        self.gate.acquire(span.low()..span.high(), false, Box::new(entrant));
+        self.locked(span, false, done, move |done| store.submit(action, done));
     }
 
     fn write_long(
@@ -107,15 +137,14 @@ impl UnalignedStore {
     ) {
         let writes = writes(span.at, &data, durability, io_len_max);
         let store = Arc::clone(&self.store);
-        let entrant = move |pass: RangeGuard| join_all(on(&store, writes), finish(after(pass, done)));
-        self.gate.acquire(span.low()..span.high(), false, Box::new(entrant));
+        self.locked(span, false, done, move |done| join_all(on(&store, writes), finish(done)));
     }
 
     /// Changes a range whose ends lie inside blocks: locks the range exclusively, reads those blocks, and
     /// writes them back.
     fn patch(&self, span: Span, filling: Filling, durability: Durability, io_len_max: u64, done: OnComplete) {
         let store = Arc::clone(&self.store);
-        let entrant = move |pass: RangeGuard| {
+        self.locked(span, true, done, move |done| {
             let (low, high, granule) = (span.low(), span.high(), span.block_len);
             let one = |at| OpAction::Read { at, len: to_usize(granule) };
             let mut edges = Vec::new();
@@ -125,7 +154,6 @@ impl UnalignedStore {
             if span.end < high && (edges.is_empty() || high - granule > low) {
                 edges.push(one(high - granule));
             }
-            let done = after(pass, done);
             let again = Arc::clone(&store);
             let read = move |parts: Result<Vec<OpOutput>, Failure>| match parts {
                 Err(failure) => done(Err(failure)),
@@ -142,8 +170,23 @@ impl UnalignedStore {
                 }
             };
             join_all(on(&store, edges), Box::new(read));
+        });
+    }
+
+    /// Runs `change` once the blocks of `span` are locked, with a callback that unlocks them and passes the
+    /// result to `done`.
+    fn locked(
+        &self,
+        span: Span,
+        alone: bool,
+        done: OnComplete,
+        change: impl FnOnce(OnComplete) + Send + 'static,
+    ) {
+        let entrant = move |pass: Result<RangeGuard, ClientGone>| match pass {
+            Ok(pass) => change(after(pass, done)),
+            Err(ClientGone) => done(Err(Fault::NotSubmitted.into())),
         };
-        self.gate.acquire(span.low()..span.high(), true, Box::new(entrant));
+        self.gate.acquire(&self.client, span.low()..span.high(), alone, Box::new(entrant));
     }
 
     fn extents(&self, span: Span, count_max: usize, done: OnComplete) {
@@ -193,8 +236,12 @@ impl SharedStore for UnalignedStore {
                 self.store.submit(action, done)
             }
             _ if len == 0 => done(Ok(nothing(&action))),
-            OpAction::Read { .. } if span.is_whole() && len <= io_len_max => self.store.submit(action, done),
-            OpAction::Read { .. } => self.read(span, io_len_max, done),
+            OpAction::Read { .. } | OpAction::MapStatus { .. } if self.gate.has_orphans() => {
+                let disk = self.clone();
+                let reader = Box::new(move || disk.look(span, action, io_len_max, done));
+                self.gate.read_after_orphans(span.low()..span.high(), reader);
+            }
+            OpAction::Read { .. } | OpAction::MapStatus { .. } => self.look(span, action, io_len_max, done),
             OpAction::Write { data, durability, .. } if !span.is_whole() => {
                 self.patch(span, Filling::Data(data), durability, io_len_max, done);
             }
@@ -212,7 +259,6 @@ impl SharedStore for UnalignedStore {
                 }
                 _ => done(Ok(nothing(&action))),
             },
-            OpAction::MapStatus { count_max, .. } => self.extents(span, count_max, done),
         }
     }
 }

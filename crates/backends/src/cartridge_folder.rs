@@ -2,7 +2,7 @@
 //! [`cartridge::io::FileId::address`].
 //!
 //! The files of the log are opened, and made, when the first operation needs them: one path lookup for each
-//! segment, of which a cartridge has few. Everything else goes through the file queue of the reactor.
+//! segment, of which a cartridge has few. No call waits: all go through the file queue of the reactor.
 //!
 //! # Durability
 //!
@@ -14,6 +14,7 @@
 //! more and the cartridge cannot be loaded again: a new process reads what is on the disk.
 
 mod label;
+mod log_file;
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -26,9 +27,9 @@ use cartridge::io::FileId;
 use cartridge::label::Label;
 use cartridge::profile::Profile;
 use drivers::files::{
-    Errno, FallocateMode, FileError, FileOp, FileOpKind, FileOutcome, FileQueue, IoFile, ReadBufs,
+    Call, CallOutput, Errno, FallocateMode, FileError, FileOp, FileOpKind, FileOutcome, FileQueue, IoFile,
+    ReadBufs,
 };
-use rustix::fs::{Advice, Mode, OFlags, fadvise, openat};
 use store::Store;
 use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpId, OpOutput};
 
@@ -38,6 +39,7 @@ use crate::open::{FileIdentity, OpenError, identity, lock};
 use crate::overlap::{Overlap, Ticket};
 use crate::store::{BUF_LEN_MAX, IO_LEN_MAX};
 use label::{label_of, open_label};
+use log_file::{file_of, open_file};
 
 const LABEL: &str = "label";
 
@@ -48,8 +50,10 @@ const SEGMENT_LEN_MAX: u64 = 2 << 40;
 #[derive(Debug)]
 pub struct CartridgeFolder {
     path: PathBuf,
-    folder: File,
-    label: File,
+    folder: IoFile,
+    label: IoFile,
+    /// Writes may take the report of a failed write-back, as flushes do.
+    reports_in_writes: bool,
     identity: FileIdentity,
     capacity: u64,
     barcode: String,
@@ -117,8 +121,9 @@ impl CartridgeFolder {
         let Label { capacity, barcode, profile, .. } = found;
         Ok(Self {
             path: path.to_owned(),
-            folder,
-            label,
+            reports_in_writes: geometry::reports_in_writes(&label),
+            folder: IoFile::sequential(folder),
+            label: IoFile::sequential(label),
             identity,
             capacity,
             barcode,
@@ -138,8 +143,9 @@ impl CartridgeFolder {
         let identity = identity(&label, path).map_err(CartridgeError::Lock)?;
         Ok(Self {
             path: path.to_owned(),
-            folder,
-            label,
+            reports_in_writes: geometry::reports_in_writes(&label),
+            folder: IoFile::sequential(folder),
+            label: IoFile::sequential(label),
             identity,
             capacity,
             barcode,
@@ -192,6 +198,8 @@ pub struct CartridgeStore {
     is_read_only: bool,
     queue: FileQueue,
     jobs: BTreeMap<u64, Job>,
+    /// The operations that wait until a file is open, oldest first.
+    opening: BTreeMap<FileId, Vec<Op>>,
     flushes: BTreeMap<OpId, Flush>,
     overlap: Overlap,
     /// Writes may take the report of a failed write-back, as flushes do.
@@ -214,8 +222,8 @@ struct OpenFile {
 }
 
 impl OpenFile {
-    fn new(file: File, changes: u64) -> Self {
-        Self { file: IoFile::sequential(file), changes, durable: 0 }
+    const fn new(file: IoFile, changes: u64) -> Self {
+        Self { file, changes, durable: 0 }
     }
 
     const fn is_dirty(&self) -> bool {
@@ -226,6 +234,9 @@ impl OpenFile {
 /// A file operation under way.
 #[derive(Debug)]
 enum Job {
+    Open {
+        file: FileId,
+    },
     Read {
         id: OpId,
         len: usize,
@@ -255,12 +266,13 @@ struct Flush {
 impl CartridgeStore {
     /// Creates a store that serves a cartridge through `queue`.
     pub fn new(folder: CartridgeFolder, queue: FileQueue) -> Self {
-        let CartridgeFolder { folder, label, is_read_only, has_unknown_changes, .. } = folder;
+        let CartridgeFolder { folder, label, reports_in_writes, is_read_only, has_unknown_changes, .. } =
+            folder;
         let changes = u64::from(has_unknown_changes);
-        let reports_in_writes = geometry::reports_in_writes(&label);
         Self {
             folder: OpenFile::new(folder, changes),
             files: BTreeMap::from([(FileId::Label, OpenFile::new(label, changes))]),
+            opening: BTreeMap::new(),
             is_read_only,
             queue,
             jobs: BTreeMap::new(),
@@ -299,47 +311,56 @@ impl CartridgeStore {
     }
 
     fn begin(&mut self, op: Op) -> Result<(), Failure> {
-        let id = op.id;
-        match op.action {
+        match &op.action {
             OpAction::Read { at, len } => {
-                if len > IO_LEN_MAX {
+                if *len > IO_LEN_MAX {
                     return Err(Fault::Bug.into());
                 }
-                let (file, at) = FileId::of_address(at);
+                let (file, _) = FileId::of_address(*at);
                 if let Some(fault) = self.sync_failed.filter(|_| file == FileId::Label) {
                     return Err(fault.into());
                 }
-                let Some(file) = self.file(file, false)? else { return Err(Fault::OutOfRange.into()) };
+            }
+            OpAction::Write { .. } | OpAction::Deallocate { .. } => self.check_writable()?,
+            _ => {}
+        }
+        match file_of(&op.action) {
+            Some(number) => match self.files.get(&number) {
+                Some(opened) => {
+                    let file = opened.file.clone();
+                    self.begin_on(number, file, op)
+                }
+                None => {
+                    self.await_file(number, op);
+                    Ok(())
+                }
+            },
+            None if matches!(op.action, OpAction::Flush) => self.flush(op.id),
+            None => Err(Fault::Unsupported.into()),
+        }
+    }
+
+    /// Begins an operation on a file that is open.
+    fn begin_on(&mut self, number: FileId, file: IoFile, op: Op) -> Result<(), Failure> {
+        let id = op.id;
+        match op.action {
+            OpAction::Read { at, len } => {
+                let (_, at) = FileId::of_address(at);
                 let kind = FileOpKind::Read { at, len, bufs: self.buffers(len) };
                 self.start(Job::Read { id, len }, file, kind);
             }
             OpAction::Write { at, data, .. } => {
-                self.check_writable()?;
-                let (number, at) = FileId::of_address(at);
-                let Some(file) = self.file(number, true)? else { return Err(Fault::OutOfRange.into()) };
+                let (_, at) = FileId::of_address(at);
                 let kind = FileOpKind::Write { at, data, stable: false };
                 let ticket = self.reports_in_writes.then(|| self.overlap.begin());
                 self.start(Job::Change { id, file: number, ticket }, file, kind);
             }
-            OpAction::Flush => return self.flush(id),
             OpAction::Deallocate { at, len } => {
-                self.check_writable()?;
-                let (number, at) = FileId::of_address(at);
-                match self.file(number, false)? {
-                    Some(file) => {
-                        let kind = FileOpKind::Fallocate { mode: FallocateMode::PunchHole, at, len };
-                        self.start(Job::Change { id, file: number, ticket: None }, file, kind);
-                    }
-                    None => self.complete(id, Ok(OpOutput::Done(DataList::new()))),
-                }
+                let (_, at) = FileId::of_address(at);
+                let kind = FileOpKind::Fallocate { mode: FallocateMode::PunchHole, at, len };
+                self.start(Job::Change { id, file: number, ticket: None }, file, kind);
             }
-            OpAction::WriteZeroes { .. }
-            | OpAction::MapStatus { .. }
-            | OpAction::CryptoErase
-            | OpAction::Command(_)
-            | OpAction::Reset => {
-                return Err(Fault::Unsupported.into());
-            }
+            _ => return Err(Fault::Bug.into()),
         }
         Ok(())
     }
@@ -359,43 +380,44 @@ impl CartridgeStore {
         bufs
     }
 
-    /// Returns a file, or nothing if it does not exist and is not to be made.
-    fn file(&mut self, number: FileId, make: bool) -> Result<Option<IoFile>, Failure> {
-        if !self.files.contains_key(&number)
-            && let Some(opened) = self.open(number, make)?
-        {
-            self.files.insert(number, opened);
+    /// Keeps an operation until its file is open, and begins to open the file. It is made for a write.
+    fn await_file(&mut self, number: FileId, op: Op) {
+        let makes = matches!(op.action, OpAction::Write { .. });
+        let waiting = self.opening.entry(number).or_default();
+        waiting.push(op);
+        if waiting.len() > 1 {
+            return;
         }
-        Ok(self.files.get(&number).map(|opened| opened.file.clone()))
+        let is_read_only = self.is_read_only;
+        let call = Call::new(move |folder| open_file(folder, number, is_read_only, makes));
+        let folder = self.folder.file.clone();
+        self.start(Job::Open { file: number }, folder, FileOpKind::Call(call));
     }
 
-    fn open(&mut self, number: FileId, make: bool) -> Result<Option<OpenFile>, Failure> {
-        let name = match number {
-            FileId::Label => LABEL.to_owned(),
-            FileId::Log { partition, segment } => format!("p{partition}-{segment:08}.log"),
-        };
-        let access = if self.is_read_only { OFlags::RDONLY } else { OFlags::RDWR };
-        let flags = access | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NOFOLLOW;
-        let folder = self.folder.file.file();
-        match openat(folder, &name, flags, Mode::empty()) {
-            Ok(file) => {
-                let file = File::from(file);
-                if !self.is_read_only {
-                    // After a write-back that failed, the page cache holds what the disk does not.
-                    let _ = fadvise(&file, 0, None, Advice::DontNeed);
+    /// Begins the operations that waited for a file.
+    fn opened(&mut self, number: FileId, result: Result<FileOutcome, Failure>) {
+        let waiting = self.opening.remove(&number).unwrap_or_default();
+        match result {
+            Ok(FileOutcome::Called(CallOutput::Opened { file, is_new })) => {
+                if is_new {
+                    self.folder.changes += 1;
                 }
                 // An earlier process may have left changes that are not durable.
-                Ok(Some(OpenFile::new(file, 1)))
+                self.files.insert(number, OpenFile::new(file, u64::from(!is_new)));
+                waiting.into_iter().for_each(|op| Store::submit(self, op));
             }
-            Err(Errno::NOENT) if !make => Ok(None),
-            Err(Errno::NOENT) => {
-                let made =
-                    openat(folder, &name, flags | OFlags::CREATE | OFlags::EXCL, Mode::RUSR | Mode::WUSR);
-                let made = made.map_err(|errno| self.failure(errno))?;
-                self.folder.changes += 1;
-                Ok(Some(OpenFile::new(File::from(made), 0)))
+            Ok(FileOutcome::Called(CallOutput::Absent)) => {
+                for op in waiting {
+                    match op.action {
+                        // Another operation, which does not make the file, came first.
+                        OpAction::Write { .. } => self.await_file(number, op),
+                        OpAction::Read { .. } => self.complete(op.id, Err(Fault::OutOfRange.into())),
+                        _ => self.complete(op.id, Ok(OpOutput::Done(DataList::new()))),
+                    }
+                }
             }
-            Err(errno) => Err(self.failure(errno)),
+            Ok(_) => waiting.into_iter().for_each(|op| self.complete(op.id, Err(Fault::Bug.into()))),
+            Err(failure) => waiting.into_iter().for_each(|op| self.complete(op.id, Err(failure))),
         }
     }
 
@@ -447,6 +469,7 @@ impl CartridgeStore {
     fn finish(&mut self, job: Job, result: Result<FileOutcome, FileError>) {
         let result = result.map_err(|error| self.failure(error.errno));
         match job {
+            Job::Open { file } => self.opened(file, result),
             Job::Read { id, len } => {
                 let result = result.and_then(|outcome| match outcome {
                     FileOutcome::Read(bufs) => Ok(OpOutput::Data(padded(bufs, len))),
@@ -473,14 +496,15 @@ impl CartridgeStore {
         }
     }
 
-    /// Ends a write that may have taken the report of another one's failure, if it has failed.
+    /// Ends a write or flush that may have taken the report of another one's failure, if it has failed.
     fn write_ended(&mut self, ticket: Ticket, failed: Option<Fault>) {
         match failed {
+            // It was not begun, so it has taken no report.
+            None | Some(Fault::NotSubmitted) => self.overlap.leave(ticket, &mut self.ready),
             Some(fault) => {
                 self.sync_failed.get_or_insert(fault);
                 self.overlap.fail(ticket, fault, &mut self.ready);
             }
-            None => self.overlap.leave(ticket, &mut self.ready),
         }
     }
 
@@ -492,13 +516,14 @@ impl CartridgeStore {
         if let (Some(opened), Ok(())) = (opened, &result) {
             opened.durable = opened.durable.max(covers);
         }
-        if let Err(failure) = &result {
-            self.sync_failed.get_or_insert(failure.fault);
+        let failed = result.err().map(|failure| failure.fault);
+        if let Some(fault) = failed.filter(|fault| *fault != Fault::NotSubmitted) {
+            self.sync_failed.get_or_insert(fault);
         }
         let Entry::Occupied(mut entry) = self.flushes.entry(id) else { return };
         let flush = entry.get_mut();
         flush.left -= 1;
-        flush.failed = flush.failed.or(result.err().map(|failure| failure.fault));
+        flush.failed = flush.failed.filter(|fault| *fault != Fault::NotSubmitted).or(failed).or(flush.failed);
         if flush.left == 0 {
             let Flush { failed, ticket, .. } = entry.remove();
             self.flushed(id, ticket, failed);
@@ -509,7 +534,7 @@ impl CartridgeStore {
     fn flushed(&mut self, id: OpId, ticket: Ticket, failed: Option<Fault>) {
         match failed {
             Some(fault) => {
-                self.overlap.fail(ticket, fault, &mut self.ready);
+                self.write_ended(ticket, Some(fault));
                 self.complete(id, Err(fault.into()));
             }
             None => {
@@ -533,6 +558,7 @@ impl Store for CartridgeStore {
             volatile_cache: !self.is_read_only,
             thin: false,
             deallocated_reads_zero: false,
+            zeroes_by_deallocating: false,
             deallocated_is_gone: false,
             rotational: false,
             crypto_erase: false,
@@ -664,6 +690,38 @@ mod tests {
         assert_eq!(flushed(&mut store, &mut reactor), BTreeSet::new());
         write(&mut store, &mut reactor, log(1));
         assert_eq!(flushed(&mut store, &mut reactor), BTreeSet::from([Some(log(1))]));
+    }
+
+    #[test]
+    fn a_file_is_opened_by_another_thread_and_the_operations_on_it_wait_for_that() {
+        let scratch = Scratch::new("opens");
+        let (mut store, mut reactor) = scratch.serve();
+        let log = scratch.0.join("p0-00000000.log");
+        let at = FileId::Log { partition: 0, segment: 0 }.address(0).unwrap();
+        let write = |byte| OpAction::Write {
+            at,
+            data: base::buffer::Bytes::copied_from(&[byte; 512]).into(),
+            durability: store::api::Durability::Cached,
+        };
+        let submit = |store: &mut CartridgeStore, number, action| {
+            store.submit(Op { id: OpId(number), action });
+            assert!(!log.exists(), "the thread of the reactor made the file");
+        };
+        // The first of them does not make the file, the others do.
+        submit(&mut store, 1, OpAction::Read { at, len: 512 });
+        submit(&mut store, 2, write(1));
+        submit(&mut store, 3, write(1));
+        let mut results = BTreeMap::new();
+        while results.len() < 3 {
+            while let Some(done) = store.poll() {
+                results.insert(done.id.0, done.result.map(drop).map_err(|failure| failure.fault));
+            }
+            reactor.run_once(&mut NoConnections, Some(Duration::from_millis(50))).unwrap();
+        }
+        assert_eq!(results, BTreeMap::from([(1, Err(Fault::OutOfRange)), (2, Ok(())), (3, Ok(()))]));
+        assert_eq!(std::fs::read(&log).unwrap(), [1; 512]);
+        assert!(store.opening.is_empty() && store.jobs.is_empty());
+        assert!(store.folder.is_dirty(), "the folder has a new file");
     }
 
     #[test]

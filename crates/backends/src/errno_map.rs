@@ -1,6 +1,6 @@
 //! Maps system errors to faults of a medium.
 
-use drivers::files::Errno;
+use drivers::files::{Errno, NOT_BEGUN};
 use store::api::Fault;
 
 /// Returns the kind of failure that a device server can report for a system error.
@@ -13,6 +13,7 @@ pub fn fault_of(errno: Errno) -> Fault {
             Fault::Gone
         }
         Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => Fault::Unsupported,
+        NOT_BEGUN => Fault::NotSubmitted,
         // The kernel rejects the arguments of the call, which are our responsibility.
         Errno::INVAL | Errno::FAULT => Fault::Bug,
         _ => Fault::Medium,
@@ -49,6 +50,7 @@ mod tests {
             (Errno::INVAL, Fault::Bug),
             (Errno::ILSEQ, Fault::Medium),
             (Errno::TIMEDOUT, Fault::Medium),
+            (NOT_BEGUN, Fault::NotSubmitted),
         ];
         for (errno, fault) in table {
             assert_eq!(fault_of(errno), fault, "{errno}");

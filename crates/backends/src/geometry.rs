@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::time::SystemTime;
 
 use drivers::files::Errno;
 use rustix::fs::{
@@ -29,6 +30,8 @@ pub(crate) struct Geometry {
     /// Whether a write that is not stable may take the report of a failed write-back, see
     /// [`reports_in_writes`].
     pub(crate) reports_in_writes: bool,
+    /// When the file was created, if it is a file whose file system records that.
+    pub(crate) created: Option<SystemTime>,
 }
 
 pub(crate) fn of_file(file: &File, direct: bool) -> Result<Geometry, Errno> {
@@ -38,6 +41,7 @@ pub(crate) fn of_file(file: &File, direct: bool) -> Result<Geometry, Errno> {
         false => (1, 1),
     };
     Ok(Geometry {
+        created: file.metadata().and_then(|facts| facts.created()).ok(),
         logical_block_len: granule,
         memory_alignment,
         preferred_block_len: preferred(facts.stx_blksize, granule),
@@ -54,6 +58,7 @@ pub(crate) fn of_block_device(file: &File, direct: bool) -> Result<Geometry, Err
     let physical = rustix::fs::ioctl_blkpbszget(file).unwrap_or(logical);
     let memory_alignment = if direct { logical } else { 1 };
     Ok(Geometry {
+        created: None,
         logical_block_len: logical,
         memory_alignment,
         preferred_block_len: preferred(physical, logical),
@@ -88,6 +93,34 @@ pub(crate) fn space(file: &File) -> Result<(u64, u64), Errno> {
     Ok((used, system.f_bavail.saturating_mul(system.f_frsize)))
 }
 
+/// What a file takes from its file system, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileSpace {
+    /// The device number of the file system.
+    pub system: u64,
+    /// What the file system holds.
+    pub whole: u64,
+    /// How many bytes this process can still allocate in it.
+    pub free: u64,
+    /// What is allocated to the file.
+    pub allocated: u64,
+    /// What the file can still take: its length without what is allocated.
+    pub promised: u64,
+}
+
+pub(crate) fn file_space(file: &File) -> Result<FileSpace, Errno> {
+    let (allocated, free) = space(file)?;
+    let (facts, system) = (rustix::fs::fstat(file)?, fstatvfs(file)?);
+    let len = u64::try_from(facts.st_size).unwrap_or(0);
+    Ok(FileSpace {
+        system: facts.st_dev,
+        whole: system.f_blocks.saturating_mul(system.f_frsize),
+        free,
+        allocated,
+        promised: len.saturating_sub(allocated),
+    })
+}
+
 /// Checks that the file system has space for the storage that a file of `len` bytes still lacks.
 ///
 /// # Errors
@@ -117,7 +150,7 @@ pub(crate) fn can_be_direct(file: &File) -> Result<bool, Errno> {
 }
 
 /// Returns the alignments of offsets and of addresses that direct I/O needs, or `None` if the file has none.
-fn direct_alignment(facts: &Statx) -> Option<(u32, u32)> {
+pub(crate) fn direct_alignment(facts: &Statx) -> Option<(u32, u32)> {
     let is_told = facts.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
     match facts.stx_dio_offset_align {
         _ if !is_told => Some((CAUTIOUS_ALIGNMENT, CAUTIOUS_ALIGNMENT)),

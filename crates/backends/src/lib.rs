@@ -11,12 +11,14 @@
 
 pub mod cartridge_folder;
 pub mod errno_map;
+pub mod exchanged_file;
 pub mod fault_injection;
 pub mod library_folder;
 pub mod nbd;
 pub mod open;
 pub mod sg;
 pub mod store;
+pub mod unopened;
 pub mod vhost_user;
 
 mod geometry;

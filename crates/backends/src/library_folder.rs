@@ -2,22 +2,23 @@
 //! the cartridges.
 //!
 //! The file is replaced as a whole, so it tells one state or the next one, whatever interrupts the
-//! replacement. Everything here blocks.
+//! replacement, and although cartridges may have filled the file system ([`crate::exchanged_file`]).
+//! Everything here blocks.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use cartridge::library::file::{FILE_LEN_MAX, LibraryFileError};
-use cartridge::library::{Element, Library};
+use cartridge::library::{Counts, Element, Library};
 
 use crate::cartridge_folder::{CartridgeError, CartridgeFolder};
+use crate::exchanged_file;
 use crate::open::{OpenError, lock};
 
-/// The file of the library, and the one that takes its place.
+/// The file of the library.
 const LIBRARY: &str = "library";
-const LIBRARY_NEW: &str = "library.new";
 /// The file that a process locks while it uses the library.
 const LOCK: &str = "lock";
 
@@ -120,9 +121,19 @@ impl LibraryFolder {
         })
     }
 
-    /// Takes the folder of a library that another process uses, by a descriptor of its lock.
+    /// Takes the folder of a library that another process uses, by a descriptor of its lock. Reserves no
+    /// storage ([`Self::reserve`]): the other process can still change the library.
     pub fn take(path: &Path, lock: File) -> Self {
         Self { path: path.to_owned(), lock }
+    }
+
+    /// Reserves the storage that changes of the library need, so that a full file system does not prevent
+    /// them. An earlier release that served the library may have reserved none.
+    pub fn reserve(&self) {
+        // Without the library, its changes fail anyway.
+        if let Ok(library) = self.library() {
+            exchanged_file::reserve(&self.path.join(LIBRARY), longest(&library));
+        }
     }
 
     /// Returns another descriptor of the lock.
@@ -138,12 +149,13 @@ impl LibraryFolder {
         lock: impl FnOnce(&File) -> Result<(), LibraryFolderError>,
     ) -> Result<Self, LibraryFolderError> {
         // A folder without a library gets no lock file.
-        Self::read(path)?;
+        let library = Self::read(path)?;
         let file = lock_file(path)?;
         lock(&file)?;
         let folder = Self { path: path.to_owned(), lock: file };
         // The name of the file that an earlier process, which was killed, has put there counts from here on.
         folder.synchronize().map_err(io_failed(path))?;
+        exchanged_file::reserve(&path.join(LIBRARY), longest(&library));
         Ok(folder)
     }
 
@@ -180,11 +192,10 @@ impl LibraryFolder {
     /// # Errors
     /// The error of the system.
     pub fn replace(&self, file: &[u8]) -> io::Result<()> {
-        let fresh = self.path.join(LIBRARY_NEW);
-        let mut out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
-        out.write_all(file)?;
-        out.sync_all()?;
-        std::fs::rename(&fresh, self.path.join(LIBRARY))
+        let name = self.path.join(LIBRARY);
+        let reserve = Library::decode(file).map_or(0, |library| longest(&library));
+        exchanged_file::write_next(&name, file, reserve)?;
+        exchanged_file::exchange(&name, reserve)
     }
 
     /// Makes the names in the folder durable.
@@ -220,6 +231,17 @@ impl LibraryFolder {
     }
 }
 
+/// Returns how long the file of a library can become when every element has a cartridge.
+fn longest(library: &Library) -> u64 {
+    /// More than the lines before those of cartridges, and the one behind them.
+    const OTHER_LINES_LEN: u64 = 512;
+    /// More than the line of a cartridge.
+    const LINE_LEN: u64 = 150;
+    let Counts { drives, slots, mail_slots } = library.counts();
+    let elements = [drives, slots, mail_slots].into_iter().map(u64::from).sum::<u64>();
+    OTHER_LINES_LEN + elements * LINE_LEN
+}
+
 fn io_failed(path: &Path) -> impl Fn(io::Error) -> LibraryFolderError {
     move |source| LibraryFolderError::Io { path: path.to_owned(), source }
 }
@@ -234,7 +256,6 @@ fn lock_file(path: &Path) -> Result<File, LibraryFolderError> {
 mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
-    use cartridge::library::Counts;
     use cartridge::profile::Profile;
 
     use super::*;
@@ -293,11 +314,35 @@ mod tests {
         let scratch = Scratch::new("half");
         let library = library();
         drop(LibraryFolder::create(&scratch.0, &library.encode()).unwrap());
-        std::fs::write(scratch.0.join(LIBRARY_NEW), "targe-lib").unwrap();
+        std::fs::write(scratch.0.join("library.new"), "targe-lib").unwrap();
         let folder = LibraryFolder::open(&scratch.0).unwrap();
         assert_eq!(folder.library().unwrap(), library);
         folder.replace(&library.encode()).unwrap();
-        assert!(!scratch.0.join(LIBRARY_NEW).exists());
+        assert_eq!(folder.library().unwrap(), library);
+    }
+
+    #[test]
+    fn a_library_is_changed_without_new_storage() {
+        let scratch = Scratch::new("storage");
+        let counts = Counts { drives: 2, slots: 200, mail_slots: 4 };
+        let mut library = Library::new("LIB00001".to_owned(), Profile::Lto8, counts).unwrap();
+        std::fs::create_dir(&scratch.0).unwrap();
+        // As an earlier release made it.
+        std::fs::write(scratch.0.join(LIBRARY), library.encode()).unwrap();
+        let folder = LibraryFolder::open(&scratch.0).unwrap();
+        let storage = || -> u64 {
+            std::fs::read_dir(&scratch.0)
+                .unwrap()
+                .map(|entry| entry.unwrap().metadata().unwrap().blocks())
+                .sum()
+        };
+        let before = storage();
+        for number in 1..=200_u16 {
+            let name = format!("A{number:05}L8");
+            library.put(Element::Slot(number), &name, &name).unwrap();
+            folder.replace(&library.encode()).unwrap();
+            assert_eq!((folder.library().unwrap(), storage()), (library.clone(), before), "{number}");
+        }
     }
 
     #[test]

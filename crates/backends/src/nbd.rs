@@ -68,6 +68,13 @@ pub enum NbdError {
     },
 }
 
+impl NbdError {
+    /// Returns whether the server cannot be reached or does not answer, so that it may answer later.
+    pub const fn is_unreachable(&self) -> bool {
+        !matches!(self, Self::Negotiation { .. })
+    }
+}
+
 /// Connects to the server of an export and negotiates. Gives up after `patience`; resolving a name can take
 /// longer.
 ///
@@ -123,8 +130,9 @@ fn connect_tcp(addresses: impl Iterator<Item = SocketAddr>, deadline: Instant) -
     Err(failure)
 }
 
-/// Lets the system end the connection when the host of the server is gone. A client never ends one on which
-/// a change is under way.
+/// Lets the system end an idle connection when the host of the server is gone. While data is not
+/// acknowledged, the system sends no keepalive probes, and the reactor ends the connection
+/// (`drivers::config::Config::host_silence_max`). A client never ends one with an unfinished change.
 fn detect_lost_host(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(stream, KEEPALIVE_TIME)?;
     sockopt::set_tcp_keepintvl(stream, KEEPALIVE_TIME)?;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,11 +12,12 @@ use rustix::fs::{
     FallocateFlags, FileType, FlockOperation, Mode, OFlags, fallocate, flock, fsync, ftruncate, open, stat,
 };
 
+use self::undo::Undo;
 use crate::geometry::{self, Geometry};
 
+mod creation;
 pub mod handed_over;
-
-use handed_over::HandedOverFiles;
+pub mod undo;
 
 /// A regular file to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,61 +75,26 @@ pub struct Opened {
     pub(crate) kind: Kind,
     pub(crate) layout: Geometry,
     pub(crate) size: u64,
+    /// The storage of a file, and what its file system has left, in bytes.
+    pub(crate) space: Option<(u64, u64)>,
     pub(crate) identity: FileIdentity,
     pub(crate) allocation: Allocation,
     pub(crate) read_only: bool,
     pub(crate) write_cache: bool,
     pub(crate) undo: Option<Undo>,
+    pub(crate) lost_writes: Option<LostWrites>,
+    /// Another open file description of a medium that is written, see [`crate::store`].
+    pub(crate) verifier: Option<IoFile>,
 }
 
-/// A change that was made to a file so that it can be served, and the means to undo it while nothing has been
-/// written to the file.
-#[derive(Debug)]
-pub struct Undo {
-    path: PathBuf,
-    /// The file, which also holds the lock.
-    file: File,
-    /// The former length; `None` if there was no file.
-    len: Option<u64>,
-}
-
-impl Undo {
-    /// Records that the file at `path` was just created.
-    ///
-    /// # Errors
-    /// The error of the system.
-    pub fn creation(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), file: File::open(path)?, len: None })
-    }
-
-    /// Records the length of a file that is about to be extended.
-    ///
-    /// # Errors
-    /// The error of the system.
-    pub fn growth(path: &Path, file: &File) -> io::Result<Self> {
-        let len = file.metadata()?.len();
-        Ok(Self { path: path.to_owned(), file: file.try_clone()?, len: Some(len) })
-    }
-
-    /// Undoes the change.
-    ///
-    /// # Errors
-    /// The error of the system.
-    pub fn undo(self) -> io::Result<()> {
-        match self.len {
-            Some(len) => self.file.set_len(len),
-            // Another file may be at the path now.
-            None if FileIdentity::of_path(&self.path)?.0 == FileIdentity::of(&self.file.metadata()?) => {
-                std::fs::remove_file(&self.path)
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Returns the path of the file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
+/// Writes to a medium are lost that were acknowledged, or may have been. The system reports that once, so
+/// the process that receives the report keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LostWrites {
+    /// The system reported it when the medium was opened.
+    Reported(Errno),
+    /// The caller knows it from an earlier process.
+    Known,
 }
 
 impl Opened {
@@ -141,9 +108,29 @@ impl Opened {
         self.read_only
     }
 
+    /// Returns how many bytes the file or device has.
+    pub const fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Returns the identity of the file or device.
     pub const fn identity(&self) -> FileIdentity {
         self.identity
+    }
+
+    /// Returns whether writes to the medium are lost.
+    pub const fn lost_writes(&self) -> Option<LostWrites> {
+        self.lost_writes
+    }
+
+    /// Records that writes to the medium were lost in an earlier process: every flush fails.
+    pub fn set_lost_writes(&mut self) {
+        self.lost_writes.get_or_insert(LostWrites::Known);
+    }
+
+    /// Forgets a loss that the operator has accepted, but not what the system reported at the opening.
+    pub fn accept_lost_writes(&mut self) {
+        self.lost_writes = self.lost_writes.filter(|lost| *lost != LostWrites::Known);
     }
 
     /// Returns another descriptor of the open medium, which holds its lock too.
@@ -301,7 +288,7 @@ impl FileSpec {
     /// # Errors
     /// [`OpenError`]
     pub fn open(&self) -> Result<Opened, OpenError> {
-        self.open_or_take(&mut HandedOverFiles::default())
+        self.open_or_take(&mut handed_over::HandedOverFiles::default())
     }
 
     /// Does the same, but takes the file from `handed_over` if the path leads to one of these. The other
@@ -309,7 +296,7 @@ impl FileSpec {
     ///
     /// # Errors
     /// [`OpenError`]
-    pub fn open_or_take(&self, handed_over: &mut HandedOverFiles) -> Result<Opened, OpenError> {
+    pub fn open_or_take(&self, handed_over: &mut handed_over::HandedOverFiles) -> Result<Opened, OpenError> {
         let path = &self.path;
         let flags = access(self.read_only, self.direct);
         expect_kind(path, FileType::RegularFile, "regular file")?;
@@ -333,9 +320,9 @@ impl FileSpec {
         }
         // Without the lock, another process could still change the length.
         let undo = creation.map_or_else(|| Undo::growth(path, &file), Ok).map_err(failed)?;
-        match self.fit(file) {
+        match self.fit(file, created) {
             Ok(mut opened) => {
-                opened.undo = Some(undo).filter(|undo| undo.len != Some(opened.size));
+                opened.undo = Some(undo).filter(|undo| !undo.has_len(opened.size));
                 Ok(opened)
             }
             Err(error) => {
@@ -372,9 +359,19 @@ impl FileSpec {
     }
 
     /// Sets the size of an open, locked file and measures it.
-    fn fit(&self, file: File) -> Result<Opened, OpenError> {
+    fn fit(&self, file: File, is_new: bool) -> Result<Opened, OpenError> {
         let size = self.give_size(&file)?;
-        self.measure(file, size)
+        let opened = self.measure(file, size)?;
+        // A later flush implies a durable size. Nothing can fail after it and hide what it reports.
+        let synced = if self.read_only { Ok(()) } else { fsync(opened.file.file()) };
+        let lost_writes = match synced {
+            Err(errno) if is_new => {
+                return Err(OpenError::Size { path: self.path.clone(), size, source: errno.into() });
+            }
+            Err(errno) => Some(LostWrites::Reported(errno)),
+            Ok(()) => None,
+        };
+        Ok(Opened { lost_writes, ..opened })
     }
 
     fn measure(&self, file: File, size: u64) -> Result<Opened, OpenError> {
@@ -386,6 +383,10 @@ impl FileSpec {
         let identity = identity(&file, path)?;
         Ok(Opened {
             identity,
+            space: geometry::space(&file).ok(),
+            verifier: (!self.read_only && !layout.reports_in_writes)
+                .then(|| described_again(&file))
+                .flatten(),
             file: IoFile::new(file, self.direct),
             kind: Kind::File,
             layout,
@@ -394,6 +395,7 @@ impl FileSpec {
             read_only: self.read_only,
             write_cache: self.write_cache,
             undo: None,
+            lost_writes: None,
         })
     }
 
@@ -437,8 +439,6 @@ impl FileSpec {
         if want > have {
             ftruncate(file, want).map_err(failed)?;
         }
-        // A later flush implies that the size and the reserved storage are durable.
-        fsync(file).map_err(failed)?;
         Ok(want)
     }
 }
@@ -449,14 +449,14 @@ impl BlockSpec {
     /// # Errors
     /// [`OpenError`]
     pub fn open(&self) -> Result<Opened, OpenError> {
-        self.open_or_take(&mut HandedOverFiles::default())
+        self.open_or_take(&mut handed_over::HandedOverFiles::default())
     }
 
     /// Does the same, but takes the device from `handed_over` if the path leads to one of these.
     ///
     /// # Errors
     /// [`OpenError`]
-    pub fn open_or_take(&self, handed_over: &mut HandedOverFiles) -> Result<Opened, OpenError> {
+    pub fn open_or_take(&self, handed_over: &mut handed_over::HandedOverFiles) -> Result<Opened, OpenError> {
         let path = &self.path;
         // For a block device, EXCL claims it exclusively: it fails if the device is mounted or claimed.
         let claim = if self.read_only { OFlags::empty() } else { OFlags::EXCL };
@@ -472,6 +472,8 @@ impl BlockSpec {
         }
         Ok(Opened {
             identity,
+            space: None,
+            verifier: (!self.read_only).then(|| described_again(&file)).flatten(),
             file: IoFile::new(file, self.direct),
             kind: Kind::Block,
             layout,
@@ -480,8 +482,16 @@ impl BlockSpec {
             read_only: self.read_only,
             write_cache: self.write_cache,
             undo: None,
+            lost_writes: None,
         })
     }
+}
+
+/// Opens the file or device of a descriptor once more, if the system allows that: a clone of the descriptor
+/// would share its reports of failed write-backs.
+fn described_again(file: &File) -> Option<IoFile> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Some(IoFile::new(File::open(path).ok()?, false))
 }
 
 /// Rejects other kinds of files before opening them: opening a pipe or a tape has side effects, and may hang.
@@ -503,7 +513,13 @@ fn access(read_only: bool, direct: bool) -> OFlags {
 
 fn open_with(path: &Path, flags: OFlags, direct: bool) -> Result<File, OpenError> {
     let owned = path.to_owned();
-    match open(path, flags, Mode::RUSR | Mode::WUSR) {
+    let mut opened = open(path, flags, Mode::RUSR | Mode::WUSR);
+    if matches!(opened, Err(Errno::BUSY)) {
+        // A reactor may just have dropped the device.
+        drivers::files::await_closes(LOCK_PAUSE * LOCK_TRIES);
+        opened = open(path, flags, Mode::RUSR | Mode::WUSR);
+    }
+    match opened {
         Ok(file) => Ok(File::from(file)),
         Err(Errno::INVAL) if direct => Err(OpenError::NoDirect { path: owned }),
         Err(Errno::BUSY) => Err(OpenError::InUse { path: owned }),

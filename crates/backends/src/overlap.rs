@@ -64,9 +64,21 @@ impl Overlap {
     pub(crate) fn fail(&mut self, ticket: Ticket, fault: Fault, ready: &mut VecDeque<Completion>) {
         self.failures += 1;
         self.last = Some(fault);
+        self.fail_held(&ticket, fault, ready);
+        self.leave(ticket, ready);
+    }
+
+    /// Fails the successes that are held for an operation.
+    fn fail_held(&mut self, ticket: &Ticket, fault: Fault, ready: &mut VecDeque<Completion>) {
         let first = self.held.partition_point(|(before, _)| *before <= ticket.number);
         let failed = self.held.drain(first..);
         ready.extend(failed.map(|(_, held)| Completion { result: Err(fault.into()), ..held }));
+    }
+
+    /// Ends an operation that was not begun. The successes that are held for it may rely on it, so they fail
+    /// too. It has taken no report, so it says nothing about what ends later.
+    pub(crate) fn abandon(&mut self, ticket: Ticket, fault: Fault, ready: &mut VecDeque<Completion>) {
+        self.fail_held(&ticket, fault, ready);
         self.leave(ticket, ready);
     }
 

@@ -147,6 +147,11 @@ impl SgError {
     pub const fn is_unusable(&self) -> bool {
         matches!(self, Self::AnotherDevice { .. } | Self::Left { .. } | Self::NoDevice { .. })
     }
+
+    /// Returns whether a process cannot be reached or does not answer, so that it may answer later.
+    pub const fn is_unreachable(&self) -> bool {
+        matches!(self, Self::VhostUser(why) if why.is_unreachable())
+    }
 }
 
 impl SgSpec {

@@ -4,19 +4,29 @@
 //!
 //! A flush is `fdatasync`. The kernel reports a failed write-back once, forgets it, and lets the next
 //! `fdatasync` succeed although the data is lost. So after one flush has failed, every later flush of this
-//! store fails too, until the medium is opened again: the caller may retry a failed flush, and must not get
-//! success for data that is lost. A stable write is `RWF_DSYNC`. If it fails in a way that may have consumed
-//! the report of another write's failure, later flushes fail as well.
+//! store fails too, until the operator accepts the loss ([`FileStore::accept_lost_writes`]): the caller may
+//! retry a failed flush, and must not get success for data that is lost. The owner of the store keeps the
+//! failure for the processes that serve the medium later ([`Opened::set_lost_writes`]).
+//!
+//! A stable write is `RWF_DSYNC`: a write, and then what a flush does. If it fails in a way that may have
+//! consumed the report of another write's failure, later flushes fail as well. That includes a stable write
+//! past the page cache (`O_DIRECT`): it flushes the cache of the device, which reports a failure once too.
+//!
+//! A stable write that lacks space, or permission, fails before it syncs as a rule. The store tells that from
+//! a report by a second open file description of the medium (`Opened::verifier`), to which the kernel reports
+//! every failed write-back of a file once more: a sync of that description succeeds if nothing has failed.
 //!
 //! The report may also be that of a flush or stable write that is under way at the same time and succeeds
-//! without it. So the successes of these count together, see `overlap.rs`. A write past the page cache
-//! (`O_DIRECT`) reports its own failure, and does not take part.
+//! without it. So the successes of these count together, see `overlap.rs`.
 //!
 //! On NFS every write through the page cache may take such a report. So each one that fails there counts as a
 //! flush that failed.
 
 mod durable;
 mod job;
+mod loss;
+mod size_meter;
+mod space_meter;
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -24,7 +34,7 @@ use std::sync::Arc;
 
 use base::buffer::{Bytes, DataList, PAGE, Pool};
 use drivers::files::{
-    Errno, FallocateMode, FileError, FileOp, FileOpKind, FileOutcome, FileQueue, IoFile, ReadBufs,
+    Errno, FallocateMode, FileError, FileOp, FileOpKind, FileOutcome, FileQueue, IoFile, NOT_BEGUN, ReadBufs,
 };
 use store::Store;
 use store::api::{
@@ -33,10 +43,12 @@ use store::api::{
 };
 
 use crate::errno_map;
-use crate::geometry;
+pub use crate::geometry::FileSpace;
 use crate::open::{Allocation, Kind, Opened};
 use crate::overlap::Overlap;
 use job::{Job, Jobs, Work, ZeroWay};
+pub use size_meter::SizeMeter;
+use space_meter::SpaceMeter;
 
 /// The longest single read or write: the largest transfer that initiators in use request.
 pub(crate) const IO_LEN_MAX: usize = 16 << 20;
@@ -61,17 +73,20 @@ pub struct FileStore {
     ready: VecDeque<Completion>,
     /// Acknowledged changes may not be durable yet. True at first: an earlier process may have left some.
     unsynced: bool,
-    /// The operations under way that may take the report of a failed write-back: flushes, and stable writes
-    /// through the page cache.
+    /// The operations under way that may take the report of a failed write-back: flushes and stable writes.
     overlap: Overlap,
+    /// Another open file description of the medium, with reports of its own. The system may refuse one.
+    verifier: Option<IoFile>,
     /// So may the other writes through the page cache.
     reports_in_writes: bool,
-    sync_failed: Option<Fault>,
+    /// Acknowledged writes may be lost: a flush, or what counts as one, has failed.
+    lost: Option<Fault>,
     /// The last error of the system, for the log.
     last_error: Option<Errno>,
     /// Whether a read ended before the medium does.
     cut: bool,
     zeros: Option<Bytes>,
+    space: SpaceMeter,
 }
 
 impl FileStore {
@@ -83,14 +98,21 @@ impl FileStore {
         self.file.file().try_clone()
     }
 
-    /// Returns whether a flush has failed, so that acknowledged writes may be lost.
-    pub const fn has_lost_writes(&self) -> bool {
-        self.sync_failed.is_some()
-    }
-
     /// Creates a store that serves an open medium through `queue`.
     pub fn new(opened: Opened, queue: FileQueue) -> Self {
-        let Opened { file, kind, layout, size, allocation, read_only, write_cache, .. } = opened;
+        let Opened {
+            file,
+            kind,
+            layout,
+            size,
+            space,
+            allocation,
+            read_only,
+            write_cache,
+            lost_writes,
+            verifier,
+            ..
+        } = opened;
         let thin = layout.can_deallocate && allocation == Allocation::Sparse;
         let profile = Capabilities {
             len: size - size % u64::from(layout.logical_block_len),
@@ -104,6 +126,7 @@ impl FileStore {
             thin,
             // A discard guarantees nothing; a hole in a file reads as zeros.
             deallocated_reads_zero: thin && kind == Kind::File,
+            zeroes_by_deallocating: thin && kind == Kind::File,
             deallocated_is_gone: thin && kind == Kind::File,
             rotational: layout.rotational,
             crypto_erase: false,
@@ -119,25 +142,26 @@ impl FileStore {
             ready: VecDeque::new(),
             unsynced: true,
             overlap: Overlap::default(),
+            verifier,
             reports_in_writes: layout.reports_in_writes,
-            sync_failed: None,
+            lost: lost_writes.map(|_| Fault::Medium),
             last_error: None,
             cut: false,
             zeros: None,
+            space: SpaceMeter::new(space),
         }
     }
 
-    /// Queries the size again, after another process may have changed it. Returns whether it changed.
-    ///
-    /// # Errors
-    /// The error of the system; the size stays.
-    pub fn refresh_len(&mut self) -> Result<bool, Errno> {
-        let size = self.measure()?;
+    /// Serves the file or device with the size that it has now, see [`Self::size_meter`]. Returns whether it
+    /// changed.
+    pub fn adopt_size(&mut self, size: u64) -> bool {
         let len = size - size % u64::from(self.profile.logical_block_len);
         let changed = len != self.profile.len;
         self.profile.len = len;
         self.cut = false;
-        Ok(changed)
+        // The length may not be durable yet.
+        self.unsynced |= changed;
+        changed
     }
 
     /// Sets whether writes may be acknowledged before they are durable, from now on, including writes under
@@ -146,19 +170,16 @@ impl FileStore {
         self.profile.volatile_cache = write_cache && !self.profile.read_only;
     }
 
-    /// Returns how many bytes the file or device has now, whatever part of it is served.
-    ///
-    /// # Errors
-    /// The error of the system.
-    pub fn measure(&self) -> Result<u64, Errno> {
-        geometry::size(self.file.file())
+    /// Returns what measures the file or device on another thread. It does not keep it open.
+    pub fn size_meter(&self) -> SizeMeter {
+        SizeMeter(self.file.downgrade())
     }
 
     /// Makes another file have the contents that this file has, in the same storage (a reflink). The
     /// completion has this identifier. The caller waits for the completions of all changes before, and
     /// submits none until this is complete.
     pub fn clone_to(&mut self, id: OpId, to: Arc<File>) {
-        match (self.kind, self.sync_failed) {
+        match (self.kind, self.lost) {
             (Kind::File, None) => self.submit(Job { id, work: Work::Clone }, FileOpKind::CloneTo { to }),
             (Kind::File, Some(fault)) => self.complete(id, Err(fault.into())),
             (Kind::Block, _) => self.complete(id, Err(Fault::Unsupported.into())),
@@ -168,6 +189,11 @@ impl FileStore {
     /// Returns whether a read found the end of the file before the end of the medium: the file was truncated.
     pub const fn is_truncated(&self) -> bool {
         self.cut
+    }
+
+    /// Returns the system error of the last failure, if there was one since [`Self::take_error`].
+    pub const fn last_error(&self) -> Option<Errno> {
+        self.last_error
     }
 
     /// Returns and clears the system error behind the last failure, if there was one.
@@ -209,6 +235,11 @@ impl FileStore {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether the storage of the medium is known.
+    fn has_space(&self) -> bool {
+        self.kind == Kind::File && self.profile.thin
     }
 
     fn check(&self, at: u64, len: u64, bounded: bool) -> Result<(), Fault> {
@@ -253,10 +284,10 @@ impl FileStore {
             Some(copy) => (copy, Some(data)),
             None => (data, None),
         };
-        // A stable write that fails for lack of space is tried again, see `write_failed`.
-        let through_cache = stable && !self.file.direct();
-        let again = (through_cache && !self.reports_in_writes).then(|| data.clone());
-        let ticket = (through_cache || self.reports_in_writes).then(|| self.overlap.begin());
+        // Without a verifier, a stable write that fails for lack of space is tried again, see `write_failed`.
+        let is_tried_again = stable && self.verifier.is_none() && !self.reports_in_writes;
+        let again = is_tried_again.then(|| data.clone());
+        let ticket = (stable || self.reports_in_writes).then(|| self.overlap.begin());
         let work = Work::Write { at, stable, ticket, original, again, first_errno: None };
         self.submit(Job { id, work }, FileOpKind::Write { at, data, stable });
     }
@@ -353,6 +384,9 @@ impl FileStore {
         if let Err(error) = &result {
             self.last_error = Some(error.errno);
         }
+        if self.has_space() && work.changes_storage() {
+            self.space.changed(&self.queue, &self.file, result.is_err());
+        }
         match work {
             Work::Read { at, len } => {
                 let result = read_result(at, len, result);
@@ -395,24 +429,23 @@ impl FileStore {
                 }
                 Err(error) => {
                     let again = again.filter(|_| first_errno.is_none());
-                    self.write_failed(id, at, (ticket, again), error);
+                    self.write_failed((id, at, stable), (ticket, again), error);
                 }
             },
             Work::Sync(ticket) => match result {
                 Ok(_) => self.succeed(Some(ticket), id, DataList::new()),
-                Err(error) => {
-                    let fault = errno_map::sync_fault_of(error.errno);
-                    self.lose(Some(ticket), fault);
-                    self.complete(id, Err(fault.into()));
-                }
+                Err(error) => self.sync_failed(id, ticket, errno_map::sync_fault_of(error.errno)),
             },
+            Work::Verify { ticket, failure } => self.verified(id, ticket, failure, result),
             Work::Deallocate { stable } => match result {
                 Ok(_) => self.changed(id, stable),
                 Err(error) => self.complete(id, Err(errno_map::fault_of(error.errno).into())),
             },
             Work::Zero { at, len, way, stable, ticket } => {
                 match &result {
-                    Err(error) if ticket.is_some() => self.lose(ticket, errno_map::fault_of(error.errno)),
+                    Err(error) if ticket.is_some() && error.errno != NOT_BEGUN => {
+                        self.lose(ticket, errno_map::fault_of(error.errno));
+                    }
                     _ => self.leave(ticket),
                 }
                 self.zero_finished(id, (at, len), way, stable, result);
@@ -481,12 +514,14 @@ impl Store for FileStore {
         self.profile.clone()
     }
 
-    /// Returns the numbers of the file system for a file. A device does not report the storage behind it.
+    /// Returns the numbers that the file system last reported for a file, and asks for new ones, which a
+    /// thread measures: the file system may make it wait. A device does not report the storage behind it.
     fn space(&self) -> Option<Space> {
-        if self.kind != Kind::File || !self.profile.thin {
+        if !self.has_space() {
             return None;
         }
-        let (used, free) = geometry::space(self.file.file()).ok()?;
+        self.space.measure(&self.queue, &self.file);
+        let (used, free) = self.space.last()?;
         let used = used.min(self.profile.len);
         Some(Space { used, available: free.min(self.profile.len - used), shared: true })
     }
@@ -504,7 +539,11 @@ impl Store for FileStore {
                 return Some(completion);
             }
             let done = self.queue.poll()?;
-            if let Some(job) = self.jobs.remove(done.token) {
+            if done.token == space_meter::TOKEN {
+                self.space.measured(done.result);
+            } else if done.token == loss::DRAIN_TOKEN {
+                // What it reported is accepted.
+            } else if let Some(job) = self.jobs.remove(done.token) {
                 self.finish(job, done.result);
             }
         }

@@ -87,6 +87,13 @@ pub enum VhostUserError {
     },
 }
 
+impl VhostUserError {
+    /// Returns whether the process cannot be reached or does not answer, so that it may answer later.
+    pub const fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Connect { .. } | Self::Silent { .. })
+    }
+}
+
 /// A connection to a block device, whose queue is running.
 #[derive(Debug)]
 pub struct BlkConnection {

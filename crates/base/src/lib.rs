@@ -12,6 +12,7 @@ pub mod buffer;
 pub mod bytes;
 mod code;
 pub mod ether;
+pub mod fairness;
 pub mod fault_injection;
 pub mod int_cast;
 pub mod memory_quota;

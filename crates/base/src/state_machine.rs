@@ -65,7 +65,13 @@ pub struct AcceptInfo {
 pub enum DisconnectReason {
     /// The peer closed its side in order, or the state machine asked for the end.
     Closed,
-    /// The transport failed or was reset.
+    /// The peer, or something on the way to it, reset the connection.
+    Reset,
+    /// The peer's host acknowledged nothing for too long.
+    TimedOut,
+    /// The system has no way to the peer's host any more.
+    Unreachable,
+    /// The transport failed in another way.
     Failed,
     /// The peer accepted nothing of the data sent to it for too long.
     Stalled,

@@ -207,6 +207,16 @@ pub struct Space {
     pub early_warning_len: u64,
 }
 
+/// How many bytes records took in the logs, metadata included and headers not, since the cartridge was
+/// created as an object. Nothing saves that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoredCounts {
+    /// Bytes of records that were written.
+    pub written: u64,
+    /// Bytes of records that were read.
+    pub read: u64,
+}
+
 /// What loading found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadReport {

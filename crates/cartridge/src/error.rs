@@ -37,6 +37,10 @@ pub enum Error {
     },
     /// A search met a damaged part of the log that it cannot pass. The position is as before.
     DamagedLog,
+    /// The storage of the cartridge is full. What does not fit is given up: the partition ends behind the
+    /// last object that is in the files, and so does the position, if it was behind that. The label says so.
+    /// Everything else goes on.
+    StorageFull,
     /// A record could not be written, or what was written could not be flushed. The cartridge accepts no more
     /// writes until it is loaded again, and then ends before the first object that was lost.
     WriteLost {
@@ -75,6 +79,7 @@ impl fmt::Display for Error {
             Self::EndOfPartition => f.write_str("the partition is full"),
             Self::Damaged { object } => write!(f, "object {object} is damaged"),
             Self::DamagedLog => f.write_str("the log is damaged"),
+            Self::StorageFull => f.write_str("the file system of the cartridge is full"),
             Self::WriteLost { failure, .. } => write!(f, "a write failed: {}", failure.fault),
             Self::Read(failure) => write!(f, "a read failed: {}", failure.fault),
             Self::LabelWrite(failure) => write!(f, "the label cannot be written: {}", failure.fault),

@@ -15,6 +15,8 @@ base::bugs! {
     LabelCopiesTogether,
     /// Loading accepts an item by its header alone.
     TornItemAccepted,
+    /// What a failed write gives up is given up in memory, and not in the label.
+    GivenUpUnlabeled,
 }
 
 impl Bug {

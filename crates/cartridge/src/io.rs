@@ -85,10 +85,12 @@ pub(crate) struct Io {
 }
 
 impl Io {
-    pub(crate) fn submit(&mut self, purpose: Purpose, file: FileId, action: OpAction) {
+    pub(crate) fn submit(&mut self, purpose: Purpose, file: FileId, action: OpAction) -> OpId {
         self.last += 1;
         self.pending.insert(self.last, purpose);
-        self.queue.push_back(Request { id: OpId(self.last), file, action });
+        let id = OpId(self.last);
+        self.queue.push_back(Request { id, file, action });
+        id
     }
 
     pub(crate) fn poll(&mut self) -> Option<Request> {

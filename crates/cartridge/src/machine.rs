@@ -8,18 +8,20 @@ use alloc::vec::Vec;
 
 use base::buffer::{Buf, Bytes, DataList};
 use base::int_cast::{to_u64, to_usize};
-use store::api::{Failure, OpId, OpOutput};
+use store::api::{Failure, Fault, OpId, OpOutput};
 
 use crate::attributes::AttributeFormat;
-use crate::command::{Command, Destination, Outcome, Position, Space};
+use crate::command::{Command, Destination, Outcome, Position, Space, StoredCounts};
 use crate::error::Error;
 use crate::io::{Io, Purpose, Request};
 use crate::label::{Checkpoint, Label};
 use crate::layout::{CHUNK_LEN, ItemHeader, Seal, occupied};
 
+mod append;
 mod cache;
 mod chunk;
 mod end;
+mod give_up;
 pub mod handover;
 mod label_write;
 mod load;
@@ -31,21 +33,26 @@ mod search;
 mod space;
 mod write;
 
+use append::Append;
 use cache::Cache;
+use give_up::GivingUp;
 use label_write::LabelWrite;
 use load::Load;
 use read::{ReadTask, StoredBytes};
 use resync::Skip;
 use search::Search;
 use space::SpaceTask;
-use write::{Append, FilemarksTask, WriteTask, Writer};
+use write::{FilemarksTask, WriteTask, Writer};
 
 /// How many bytes are written to files before further commands wait.
 const WRITING_MAX: usize = 4 << 20;
 /// How many write buffers are kept for reuse.
 const SPARES_MAX: usize = 4;
-/// How many bytes are written at most between two checkpoints, if the host synchronises: recovery reads them.
-const CHECKPOINT_DISTANCE: u64 = 1 << 30;
+/// How many bytes are written at most between two checkpoints, whether the host synchronises or not, and
+/// recovered before that is kept: this is what a load reads after a crash, some seconds' worth.
+const CHECKPOINT_DISTANCE: u64 = 512 << 20;
+/// The same for small partitions.
+const CHECKPOINT_DISTANCE_MIN: u64 = 8 << 20;
 /// How many damaged chunk headers are remembered.
 const DAMAGED_HEADERS_MAX: usize = 1024;
 
@@ -61,11 +68,19 @@ pub struct Cartridge {
     position: Position,
     writer: Option<Writer>,
     append: Append,
+    /// The search for the filemark before the position, on a WORM cartridge.
+    trailing: Option<Search>,
     spares: Vec<Buf>,
     /// The segments written since they were flushed.
     dirty: BTreeSet<(u8, u32)>,
-    /// The first write or flush of a log that failed.
+    /// The first write or flush of a log that failed, unless the storage was full.
     lost: Option<Error>,
+    /// Whether the owner has told of it ([`Self::loss_told`]).
+    is_loss_told: bool,
+    /// Whether a write of a log has failed, so that what is not in the files is to be given up.
+    is_cut: bool,
+    /// How far the label is with that.
+    giving_up: Option<GivingUp>,
     damaged_headers: BTreeSet<(u8, u64)>,
     /// Whether the last movement skipped what cannot be read behind the end of data.
     is_end_skipped: bool,
@@ -73,6 +88,7 @@ pub struct Cartridge {
     ahead: Option<StoredBytes>,
     task: Option<Task>,
     outcome: Option<Result<Outcome, Error>>,
+    stored: StoredCounts,
 }
 
 /// A partition of a loaded cartridge.
@@ -91,7 +107,8 @@ struct Partition {
 #[derive(Debug)]
 enum Task {
     Load(Load),
-    Unload,
+    /// With the error of what was given up meanwhile.
+    Unload(Option<Error>),
     Read(ReadTask),
     Peek,
     Write(WriteTask),
@@ -163,12 +180,21 @@ impl Cartridge {
     pub fn handle_completion(&mut self, id: OpId, result: Result<OpOutput, Failure>) {
         let Some(purpose) = self.io.complete(id) else { return };
         match (purpose, result) {
-            (Purpose::LogWrite { .. }, Ok(OpOutput::Done(data))) => self.reuse(data),
+            (Purpose::LogWrite { .. }, Ok(OpOutput::Done(data))) => {
+                self.log_written(id);
+                self.reuse(data);
+            }
             (Purpose::LogWrite { .. }, Err(failure)) => {
-                self.lost.get_or_insert(Error::WriteLost { failure, is_flush: false });
+                self.is_cut = true;
+                if failure.fault != Fault::NoSpace {
+                    self.lost.get_or_insert(Error::WriteLost { failure, is_flush: false });
+                }
             }
             (Purpose::LogFlush, Err(failure)) => {
-                self.lost.get_or_insert(Error::WriteLost { failure, is_flush: true });
+                let lost = self.lost.get_or_insert(Error::WriteLost { failure, is_flush: true });
+                if let Error::WriteLost { is_flush, .. } = lost {
+                    *is_flush = true;
+                }
             }
             (Purpose::Label, Err(failure)) => self.label_write.fail(failure),
             (Purpose::LabelRead { copy }, result) => self.label_write.handle_copy(copy, result),
@@ -211,9 +237,27 @@ impl Cartridge {
         self.task.is_some() || !self.io.is_idle()
     }
 
-    /// Returns whether a write or flush of a log has failed since the cartridge was loaded.
+    /// Returns whether anything is on its way to the files, or only in memory. [`Command::Drain`] brings it
+    /// there.
+    pub fn is_unfiled(&self) -> bool {
+        self.is_cut || self.io.writing() > 0 || self.writer.as_ref().is_some_and(Writer::is_unfiled)
+    }
+
+    /// Returns whether a write or flush of a log has failed since the cartridge was loaded, and not because
+    /// the storage was full.
     pub const fn has_lost_writes(&self) -> bool {
         self.lost.is_some()
+    }
+
+    /// Lets movements and reads go on after a write or flush that has failed: the owner has told whose data
+    /// are lost. Nothing is written before the cartridge is loaded again.
+    pub const fn loss_told(&mut self) {
+        self.is_loss_told = self.lost.is_some();
+    }
+
+    /// Returns the first write or flush that has failed, if the owner has told of it.
+    pub fn told_loss(&self) -> Option<&Error> {
+        self.lost.as_ref().filter(|_| self.is_loss_told)
     }
 
     /// Returns the label, with the counters as they are now, if the cartridge is loaded. Its checkpoints are
@@ -235,6 +279,11 @@ impl Cartridge {
         {
             self.position = position;
         }
+    }
+
+    /// Returns how many bytes the records took that were written and read.
+    pub const fn stored_counts(&self) -> StoredCounts {
+        self.stored
     }
 
     /// Returns a partition as it is now: its end, objects and filemarks.
@@ -303,7 +352,7 @@ impl Cartridge {
         }
         Ok(match command {
             Command::Load { is_writable } => Task::Load(Load::new(is_writable)),
-            Command::Unload => Task::Unload,
+            Command::Unload => Task::Unload(None),
             Command::Read => Task::Read(ReadTask::default()),
             Command::Peek => Task::Peek,
             Command::Write(record) => Task::Write(WriteTask::new(record)?),
@@ -328,22 +377,46 @@ impl Cartridge {
 
     fn run(&mut self) {
         let Some(mut task) = self.task.take() else { return };
+        if self.is_cut {
+            if self.io.writing() > 0 {
+                // How the writes under way end tells what is in the files.
+                self.task = Some(task);
+                return;
+            }
+            self.is_cut = false;
+            self.give_up_unfiled();
+        }
+        if let Some(stage) = self.giving_up {
+            if !self.is_giving_up_over(stage) {
+                self.task = Some(task);
+                return;
+            }
+            match &mut task {
+                // The step fails.
+                _ if self.lost.is_some() => {}
+                Task::Unload(given_up) => *given_up = Some(Error::StorageFull),
+                _ => return self.fail(Error::StorageFull),
+            }
+        }
         match self.step(&mut task) {
             Ok(outcome) => self.outcome = Some(Ok(outcome)),
             Err(Halt::Wait) => self.task = Some(task),
-            Err(Halt::Fail(error)) => {
-                self.append = Append::Idle;
-                self.label_write.give_up();
-                self.cache.forget_failures();
-                self.outcome = Some(Err(error));
-            }
+            Err(Halt::Fail(error)) => self.fail(error),
         }
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.append = Append::Idle;
+        self.trailing = None;
+        self.label_write.give_up();
+        self.cache.forget_failures();
+        self.outcome = Some(Err(error));
     }
 
     fn step(&mut self, task: &mut Task) -> Result<Outcome, Halt> {
         match task {
             Task::Load(load) => self.step_load(load),
-            Task::Unload => self.step_unload(),
+            Task::Unload(given_up) => self.step_unload(*given_up),
             Task::Read(read) => self.step_read(read),
             Task::Peek => self.step_peek(),
             Task::Write(write) => self.step_write(write),
@@ -377,6 +450,15 @@ impl Cartridge {
             part.checkpoint = part.now.end;
         }
         self.label_write.mark_changed();
+    }
+
+    /// Returns whether so much is behind the last checkpoint that there must be another one.
+    fn is_checkpoint_due(&self) -> bool {
+        let is_far = |part: &Partition| {
+            let distance = (part.now.capacity / 4).clamp(CHECKPOINT_DISTANCE_MIN, CHECKPOINT_DISTANCE);
+            part.now.end.saturating_sub(part.checkpoint) > distance
+        };
+        self.is_writable && self.parts.iter().any(is_far)
     }
 
     fn check_chunk_header(&mut self, partition: u8, chunk: u64) {

@@ -14,7 +14,8 @@
 //!
 //! **Invariant:** this crate treats targe's own target and initiator like all others. It uses the codec of
 //! `iscsi` (PDUs, text, digests, the computation of CHAP responses) and none of its login, session or
-//! recovery code, so that a bug in that code cannot hide itself.
+//! recovery code, so that a bug in that code cannot hide itself. Only the tests link targe's daemon and
+//! initiator: they make peers from them that break one rule each, and each case must find its peers.
 #![forbid(unsafe_code)]
 
 #[macro_use]

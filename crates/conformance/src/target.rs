@@ -39,9 +39,10 @@ use crate::suite::{Case, CaseInfo, CaseResult, Selection};
 use crate::text::Keys;
 use crate::verdict::{Outcome, Stop};
 
-use conn::{Conn, Flow};
+use conn::Flow;
 use fixture::{Fixture, Unit};
 
+pub(crate) use conn::Conn;
 pub use fixture::{INITIATOR, Options};
 pub use kind::UnitKind;
 

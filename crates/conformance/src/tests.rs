@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::suite::{CaseResult, Selection};
-use crate::verdict::Verdict;
+use crate::verdict::{Outcome, Verdict};
 use crate::{initiator, target};
 
 /// Changes the header or the data of a PDU.
@@ -149,6 +149,16 @@ fn run_on_target(pattern: &str, fault: Fault) -> Result<target::Run, String> {
 
 /// Tests an initiator that writes and reads with one case and one fault.
 fn judge_initiator(id: &str, fault: Fault) -> CaseResult {
+    judge_initiator_that(id, fault, |conn| {
+        conn.write_blocks(&[7; 4096])?;
+        conn.write_blocks(&[8; 1024])?;
+        conn.read_blocks(16)?;
+        Ok(())
+    })
+}
+
+/// Tests an initiator that logs in again and again, and does this each time.
+fn judge_initiator_that(id: &str, fault: Fault, work: fn(&mut target::Conn) -> Outcome) -> CaseResult {
     let peers = Peers::new();
     let listen = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let portal = peers.relay(listen, fault, sound);
@@ -157,11 +167,7 @@ fn judge_initiator(id: &str, fault: Fault) -> CaseResult {
             target::fixture::Unit { lun: 0, kind: target::UnitKind::Disk, block: 512, blocks: 1 << 17 };
         let options = Rc::new(target_options(portal));
         let mut fixture = target::fixture::Fixture::new(&options, initiator::TARGET, unit);
-        let _ = fixture.start(&[]).and_then(|mut conn| {
-            conn.write_blocks(&[7; 4096])?;
-            conn.write_blocks(&[8; 1024])?;
-            conn.read_blocks(16)
-        });
+        let _ = fixture.start(&[]).and_then(|mut conn| work(&mut conn));
     });
     let options = initiator::Options {
         listen,
@@ -366,6 +372,12 @@ fn a_disk_that_poses_as_another_type_fails_its_cases() {
             assert_eq!(result.verdict, Verdict::Fail, "{}: {}", result.entry.id, result.why);
         }
     }
+}
+
+#[test]
+fn an_initiator_that_only_logs_in_is_not_judged_by_its_window() {
+    let result = judge_initiator_that("ffp-i-3.3", sound, |_| Ok(()));
+    assert_eq!((result.verdict, &*result.why), (Verdict::Skip, "the initiator sent no READ or WRITE"));
 }
 
 #[test]

@@ -66,9 +66,39 @@ impl Capability {
     pub const fn is_read_only(&self) -> bool {
         matches!(self.mode, Mode::SingleNodeReaderOnly | Mode::MultiNodeReaderOnly)
     }
+
+    /// Returns whether its mount options ask for a mount that may only be read. The last one counts, as for
+    /// mount.
+    pub fn mounts_read_only(&self) -> bool {
+        let options = self.mount.iter().flat_map(|mount| &mount.options);
+        let mut words = options.flat_map(|option| option.split(','));
+        words.rfind(|word| ["ro", "rw"].contains(word)) == Some("ro")
+    }
 }
 
 /// Returns whether only one node may have the volume at a time.
 pub const fn is_single_node(mode: Mode) -> bool {
     !matches!(mode, Mode::MultiNodeReaderOnly | Mode::MultiNodeSingleWriter | Mode::MultiNodeMultiWriter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_option_decides_whether_a_mount_may_only_be_read() {
+        for (options, wanted) in [
+            (&[][..], false),
+            (&["noatime,ro"], true),
+            (&["ro", "rw"], false),
+            (&["rw", "ro"], true),
+            (&["errors=ro"], false),
+        ] {
+            let options = options.iter().map(|option| (*option).to_owned()).collect();
+            let mount = Some(MountCapability { file_system: None, options });
+            let capability = Capability { mode: Mode::SingleNodeWriter, mount };
+            assert_eq!(capability.mounts_read_only(), wanted, "{capability:?}");
+        }
+        assert!(!Capability { mode: Mode::SingleNodeWriter, mount: None }.mounts_read_only());
+    }
 }

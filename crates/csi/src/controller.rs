@@ -167,7 +167,7 @@ impl Controller for ControllerService {
     ) -> Result<Response<proto::GetCapacityResponse>, Status> {
         let request = request.into_inner();
         let is_possible = request.volume_capabilities.iter().all(|one| Capability::of(Some(one)).is_ok())
-            && crate::parameters::limits(&request.parameters).is_ok()
+            && crate::parameters::of_new_volume(&request.parameters).is_ok()
             && request.accessible_topology.is_none_or(|wanted| self.topology.is_in(&wanted));
         let free = match is_possible {
             true => self.call("GetCapacity", Volumes::free_bytes).await?,

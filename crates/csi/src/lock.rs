@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+
+use crate::link_free;
 
 /// How long the lock of a process that has died may last: a child that it was starting has it until it runs
 /// its own program.
@@ -16,7 +17,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Locks a file, until the result is dropped. `None` if another process has locked it.
 pub(crate) fn take(path: &Path) -> io::Result<Option<File>> {
-    let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    let file = link_free::open_or_create(path)?;
     let began = Instant::now();
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {

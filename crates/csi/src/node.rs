@@ -3,12 +3,15 @@
 //! Records tell which volumes are attached. A reboot empties their folder, and removes the devices.
 
 mod attach;
+mod condition;
+mod context;
 mod file_system;
 mod in_use;
 mod iscsi;
 mod mounts;
-mod program;
 pub(crate) mod service;
+mod staging;
+mod unfinished;
 mod user_space;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,10 +30,13 @@ use sha2::{Digest, Sha256};
 use crate::capability::Capability;
 use crate::error::{CsiError, CsiResult};
 use crate::lock;
-use crate::publish::{self, context};
+use crate::protection::Protection;
+use crate::proto::volume_capability::access_mode::Mode;
+use crate::publish;
 use crate::record::{self, Record};
 
 pub use self::attach::AttachMethod;
+use self::condition::Condition;
 
 /// How often the processes of ublk devices are looked after.
 const KEEP_PAUSE: Duration = Duration::from_secs(3);
@@ -44,8 +50,10 @@ pub struct NodeSettings {
     pub initiator: String,
     /// The folder of the records; a reboot must empty it.
     pub run_dir: PathBuf,
-    /// How volumes are attached.
+    /// How volumes are attached whose data needs no protection on the network.
     pub method: AttachMethod,
+    /// How the others are attached; `None` if this host cannot.
+    pub protected_method: Option<AttachMethod>,
     /// The program `targe`.
     pub targe: PathBuf,
     /// `iscsiadm`, with the words before it that reach it, such as `chroot /host`.
@@ -84,6 +92,9 @@ pub(crate) struct Staged {
     /// The token of the publication that it was attached for. Empty in older records.
     #[serde(default)]
     publication: String,
+    /// The least protection of its data on the network. Older records do not have it.
+    #[serde(default)]
+    protection: Protection,
 }
 
 impl Record for Staged {
@@ -92,8 +103,15 @@ impl Record for Staged {
     }
 }
 
-/// The use of a volume.
+/// The use of a volume, and its condition.
 pub(crate) struct Usage {
+    /// `None` if the file system does not answer.
+    pub(crate) measured: Option<Measured>,
+    pub(crate) condition: Condition,
+}
+
+/// How much of a volume is used.
+pub(crate) struct Measured {
     /// Bytes: total, used and available.
     pub(crate) bytes: [u64; 3],
     /// Inodes, of a file system.
@@ -147,70 +165,6 @@ impl Node {
         &self.settings.initiator
     }
 
-    /// Attaches a volume to this host, and mounts its file system if it is used as one.
-    pub(crate) fn stage(
-        &self,
-        id: &str,
-        staging_path: &Path,
-        capability: &Capability,
-        published: &BTreeMap<String, String>,
-        secrets: &BTreeMap<String, String>,
-    ) -> CsiResult<()> {
-        if !crate::pool::is_id(id) {
-            return Err(CsiError::not_found(format!("there is no volume {id}")));
-        }
-        let _busy = self.claim(id)?;
-        let read = |key: &str| {
-            let value = published.get(key).filter(|value| !value.is_empty()).cloned();
-            value.ok_or_else(|| CsiError::invalid(format!("the publish context has no {key}")))
-        };
-        let secret = match (secrets.get(publish::SECRET_PASSWORD), published.get(context::SECRET)) {
-            (Some(secret), _) => publish::password(secret)?,
-            (None, Some(secret)) => secret,
-            (None, None) => {
-                return Err(CsiError::invalid(
-                    "neither a secret nor the publish context has the CHAP secret",
-                ));
-            }
-        };
-        let wanted = Staged {
-            id: id.to_owned(),
-            method: self.settings.method,
-            portal: read(context::PORTALS)?.split(',').next().unwrap_or_default().to_owned(),
-            target: read(context::TARGET)?,
-            naa: read(context::NAA)?,
-            user: read(context::USER)?,
-            staging_path: staging_path.to_owned(),
-            block: capability.mount.is_none(),
-            read_only: capability.is_read_only()
-                || published.get(context::READ_ONLY).is_some_and(|value| value == "true"),
-            formatting: false,
-            publication: published.get(context::TOKEN).cloned().unwrap_or_default(),
-        };
-        let mut staged = self.record(wanted)?;
-        let device = self.settings.attach(&staged, secret)?;
-        let Some(mount) = &capability.mount else { return Ok(()) };
-        self.make_file_system(&device, mount.file_system.as_deref(), &mut staged)?;
-        let kind = file_system::probe(&device)?.unwrap_or_default();
-        let found = mounts::at(staging_path)?;
-        let number = mounts::number_of(&device)?;
-        if found.as_ref().is_none_or(|found| found.device != Some(number)) {
-            if found.is_some() {
-                // The mount belongs to a device that has gone.
-                mounts::unmount(staging_path, true)?;
-            }
-            fs::create_dir_all(staging_path).map_err(|error| CsiError::io("make", staging_path, &error))?;
-            let options = file_system::options(&kind, staged.read_only).map(str::to_owned).collect();
-            let options = [mount.options.clone(), options].concat();
-            mounts::mount(&device, staging_path, &kind, &options)?;
-        }
-        // A call that ended here before has mounted it only.
-        if !staged.read_only {
-            file_system::grow(&device, staging_path, &kind)?;
-        }
-        Ok(())
-    }
-
     /// Records a volume that is to be attached. What is recorded of the same publication goes on.
     fn record(&self, wanted: Staged) -> CsiResult<Staged> {
         let staged = match self.staged(&wanted.id)? {
@@ -262,35 +216,6 @@ impl Node {
         Ok(())
     }
 
-    /// Makes a file system on a blank device.
-    fn make_file_system(&self, device: &Path, wanted: Option<&str>, staged: &mut Staged) -> CsiResult<()> {
-        let found = if staged.formatting { None } else { file_system::probe(device)? };
-        match (found, wanted) {
-            (Some(found), Some(wanted)) if found != wanted => Err(CsiError::precondition(format!(
-                "volume {} has a file system {found}, and {wanted} is wanted",
-                staged.id
-            ))),
-            (Some(_), _) => Ok(()),
-            (None, _) if staged.read_only => Err(CsiError::precondition(format!(
-                "volume {} has no file system, and may only be read",
-                staged.id
-            ))),
-            (None, wanted) => {
-                if !staged.formatting && !file_system::is_blank(device)? {
-                    return Err(CsiError::precondition(format!(
-                        "volume {} holds data that is no known file system; it is left alone",
-                        staged.id
-                    )));
-                }
-                staged.formatting = true;
-                record::write(&self.records_dir(), staged)?;
-                file_system::make(device, wanted.unwrap_or("ext4"))?;
-                staged.formatting = false;
-                record::write(&self.records_dir(), staged)
-            }
-        }
-    }
-
     /// Unmounts and detaches a volume. Nothing happens if it is not attached. A volume that is still used is
     /// not detached: what was not written to it yet would be lost.
     pub(crate) fn unstage(&self, id: &str, staging_path: &Path) -> CsiResult<()> {
@@ -334,8 +259,13 @@ impl Node {
                 "a block device is read-only for the whole node or not at all: publish the volume read-only",
             ));
         }
+        let is_single = capability.mode == Mode::SingleNodeSingleWriter;
+        let read_only = read_only || capability.mounts_read_only();
         let device = self.settings.device(&staged)?;
         let number = mounts::number_of(&device)?;
+        if is_single {
+            in_use::check_single(&staged, &device, path)?;
+        }
         while let Some(found) = mounts::at(path)? {
             if !is_at(&staged, number, path)? {
                 // The mount or node there belongs to a device that has gone.
@@ -358,6 +288,9 @@ impl Node {
             if !is_at(&staged, number, &staged.staging_path)? {
                 return Err(CsiError::precondition(format!("volume {id} is not mounted; stage it again")));
             }
+            if !read_only && !staged.read_only {
+                self.check_writable(&staged, &device)?;
+            }
             fs::create_dir_all(path).map_err(failed)?;
             if !read_only {
                 return mounts::bind(&staged.staging_path, path);
@@ -371,6 +304,17 @@ impl Node {
                     let _ = fs::remove_file(note);
                 }
             })
+        }
+    }
+
+    /// Refuses to publish for writing a file system that takes no writes any more.
+    fn check_writable(&self, staged: &Staged, device: &Path) -> CsiResult<()> {
+        match Condition::of(staged, device, &staged.staging_path)? {
+            Condition::Stopped(what) => Err(CsiError::precondition(format!(
+                "volume {}: {what}; end the pods that use it on this node, so that it is checked and mounted again",
+                staged.id
+            ))),
+            Condition::Good | Condition::Suspect(_) => Ok(()),
         }
     }
 
@@ -411,16 +355,22 @@ impl Node {
         let (staged, device) = self.found(id, path)?;
         if staged.block {
             let bytes = mounts::device_bytes(&device)?;
-            return Ok(Usage { bytes: [bytes, bytes, 0], inodes: None });
+            let measured = Some(Measured { bytes: [bytes, bytes, 0], inodes: None });
+            return Ok(Usage { measured, condition: Condition::Good });
         }
-        let usage =
-            rustix::fs::statvfs(path).map_err(|error| CsiError::io("measure", path, &error.into()))?;
+        let condition = Condition::of(&staged, &device, path)?;
+        let usage = match rustix::fs::statvfs(path) {
+            Ok(usage) => usage,
+            Err(_) if condition.fault().is_some() => return Ok(Usage { measured: None, condition }),
+            Err(error) => return Err(CsiError::io("measure", path, &error.into())),
+        };
         let bytes = |blocks: u64| blocks.saturating_mul(usage.f_frsize);
         let used = |total: u64, free: u64| total.saturating_sub(free);
-        Ok(Usage {
+        let measured = Measured {
             bytes: [bytes(usage.f_blocks), bytes(used(usage.f_blocks, usage.f_bfree)), bytes(usage.f_bavail)],
             inodes: Some([usage.f_files, used(usage.f_files, usage.f_ffree), usage.f_ffree]),
-        })
+        };
+        Ok(Usage { measured: Some(measured), condition })
     }
 
     /// Makes this host notice that a volume was enlarged, and enlarges its file system. Returns its size.
@@ -561,7 +511,7 @@ impl Drop for Claim<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proto::volume_capability::access_mode::Mode;
+    use crate::publish::context;
 
     const ID: &str = "v-15f136e330e8165b416a4888c47275ef";
 
@@ -573,6 +523,7 @@ mod tests {
             initiator: "iqn.2026-11.example.node:one".to_owned(),
             run_dir,
             method: AttachMethod::Iscsi,
+            protected_method: None,
             targe: PathBuf::from("targe"),
             iscsiadm: vec!["true".to_owned()],
             max_volumes: None,
@@ -593,6 +544,7 @@ mod tests {
             read_only: false,
             formatting: false,
             publication: publication.to_owned(),
+            protection: Protection::None,
         }
     }
 
@@ -607,6 +559,30 @@ mod tests {
         let later = wanted("second", "me");
         assert_eq!(node.record(later.clone()).unwrap(), later);
         assert_eq!(node.staged(ID).unwrap(), Some(later));
+        fs::remove_dir_all(&node.settings.run_dir).unwrap();
+    }
+
+    #[test]
+    fn a_host_that_can_encrypt_nothing_does_not_attach_a_volume_that_is_to_be_encrypted() {
+        let mut node = node("unprotected");
+        let log = node.settings.run_dir.join("log");
+        let program = format!("echo \"$@\" >> {}", log.display());
+        node.settings.iscsiadm = ["sh", "-c", &program, "iscsiadm"].map(str::to_owned).to_vec();
+        let published = [
+            (context::PORTALS, "san:3260"),
+            (context::TARGET, "iqn.2026-11.example:csi:a"),
+            (context::NAA, "315f136e330e8165"),
+            (context::USER, "me"),
+            (context::SECRET, "correct horse"),
+            (context::PROTECTION, "encrypt"),
+        ];
+        let published = published.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let capability = Capability { mode: Mode::SingleNodeWriter, mount: None };
+        let path = Path::new("/nowhere/staged");
+        let error = node.stage(ID, path, &capability, &published, &BTreeMap::new()).unwrap_err();
+        assert_eq!(error.code, tonic::Code::FailedPrecondition);
+        assert!(error.message.contains("--attach ublk or loop"), "{error}");
+        assert!(!log.exists() && node.staged(ID).unwrap().is_none());
         fs::remove_dir_all(&node.settings.run_dir).unwrap();
     }
 

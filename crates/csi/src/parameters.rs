@@ -1,13 +1,35 @@
-//! Parameters of a StorageClass and of a VolumeAttributesClass: the limits of a volume.
+//! Parameters of a StorageClass and of a VolumeAttributesClass: the limits of a volume. A StorageClass also
+//! chooses its protection on the network.
 
 use std::collections::BTreeMap;
 
 use crate::error::{CsiError, CsiResult};
+use crate::protection::Protection;
 
 /// The keys, which are those of a LUN in the daemon's configuration.
 const KEYS: [&str; 3] = ["limit_iops", "limit_bandwidth", "limit_burst"];
+/// The key of the protection, which a volume keeps.
+const PROTECTION: &str = "protection";
 /// What sidecars add to the parameters.
 const OF_SIDECARS: &str = "csi.storage.k8s.io/";
+
+/// Checks the parameters of a volume that is to be made; returns the limits among them, and the protection.
+/// The data is encrypted unless a parameter says otherwise.
+///
+/// # Errors
+/// A key that is unknown, or a value that makes no sense.
+pub fn of_new_volume(
+    parameters: &BTreeMap<String, String>,
+) -> CsiResult<(BTreeMap<String, String>, Protection)> {
+    let mut rest = parameters.clone();
+    let protection = match rest.remove(PROTECTION) {
+        None => Protection::Encrypt,
+        Some(name) => Protection::by_name(&name).ok_or_else(|| {
+            CsiError::invalid(format!("parameter {PROTECTION}: \"{name}\" is not none, integrity or encrypt"))
+        })?,
+    };
+    Ok((limits(&rest)?, protection))
+}
 
 /// Checks parameters; returns the limits among them. An empty value removes a limit.
 ///
@@ -26,6 +48,11 @@ pub fn limits(parameters: &BTreeMap<String, String>) -> CsiResult<BTreeMap<Strin
             "limit_bandwidth" => return Err(wrong("a size from 1M to 1P, such as 100M")),
             "limit_burst" if fits(milliseconds(value), 10, 3_600_000) => {}
             "limit_burst" => return Err(wrong("a time from 10ms to 3600s")),
+            PROTECTION => {
+                return Err(CsiError::invalid(
+                    "parameter protection is that of a new volume, and cannot be changed later",
+                ));
+            }
             _ => {
                 let known = KEYS.join(", ");
                 return Err(CsiError::invalid(format!("unknown parameter {key}; targe knows {known}")));
@@ -104,6 +131,27 @@ mod tests {
             assert_eq!(one(key, value).unwrap_err().code, tonic::Code::InvalidArgument, "{key}={value}");
         }
         assert!(one("csi.storage.k8s.io/pvc/name", "x").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_new_volume_is_encrypted_unless_its_class_says_otherwise() {
+        let chosen = |value: &str| {
+            let parameters = BTreeMap::from([
+                (PROTECTION.to_owned(), value.to_owned()),
+                ("limit_iops".to_owned(), "100".to_owned()),
+            ]);
+            of_new_volume(&parameters)
+        };
+        assert_eq!(of_new_volume(&BTreeMap::new()).unwrap(), (BTreeMap::new(), Protection::Encrypt));
+        for protection in [Protection::None, Protection::Integrity, Protection::Encrypt] {
+            let (limits, found) = chosen(protection.name()).unwrap();
+            assert_eq!((limits.len(), found), (1, protection));
+        }
+        for value in ["", "tls", "Encrypt"] {
+            assert_eq!(chosen(value).unwrap_err().code, tonic::Code::InvalidArgument, "{value}");
+        }
+        let error = one(PROTECTION, "none").unwrap_err();
+        assert!(error.message.ends_with("cannot be changed later"), "{error}");
     }
 
     #[test]

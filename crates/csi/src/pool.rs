@@ -6,9 +6,9 @@
 //! without a request.
 
 use std::collections::BTreeSet;
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{OFlags, statvfs};
@@ -16,15 +16,17 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{CsiError, CsiResult};
 use crate::kill_point::kill_point;
+use crate::link_free;
 use crate::lock;
-use crate::record::{self, sync_folder};
+use crate::record::{NextFile, sync_folder};
+use crate::spares::{Spares, is_full};
 
 /// The endings of files that are being made and removed.
 const MAKING: &str = "making";
 const REMOVING: &str = "removing";
 const IMAGE: &str = "img";
-/// The flags that open a folder, and no link to one.
-const FOLDER_ITSELF: i32 = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).bits().cast_signed();
+/// The longest secret that is read: that of a Secret has 255 bytes.
+const SECRET_LEN_MAX: u64 = 4096;
 
 /// The folder, which one driver owns.
 #[derive(Debug)]
@@ -34,6 +36,7 @@ pub struct Pool {
     _lock: File,
     owner: (u32, u32),
     can_reflink: bool,
+    spares: Spares,
 }
 
 impl Pool {
@@ -57,23 +60,21 @@ impl Pool {
         for path in
             [own.clone(), own.join("volumes"), own.join("snapshots"), own.join("groups"), own.join("secrets")]
         {
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                    return Err(failed("make", &path, &error));
-                }
-                _ => {}
-            }
             // A driver that was killed may have made the folder and not given it away. A link of the owner's
             // must not make another folder theirs.
-            let folder = File::options().read(true).custom_flags(FOLDER_ITSELF).open(&path);
-            let folder = folder.map_err(|error| failed("open", &path, &error))?;
+            let folder = link_free::make_folder(&path).map_err(|error| failed("make", &path, &error))?;
             give(&folder, owner).map_err(|error| failed("give away", &path, &error))?;
         }
         let path = own.join("lock");
         let lock = lock::take(&path).map_err(|error| failed("lock", &path, &error))?.ok_or_else(|| {
             CsiError::precondition(format!("another driver uses the pool {}", folder.display()))
         })?;
-        let mut pool = Self { folder, _lock: lock, owner, can_reflink: false };
+        let spare = own.join("spare");
+        let made = link_free::make_folder(&spare).and_then(|folder| give(&folder, owner));
+        // A pool of an earlier version can be full already: volumes can be removed nevertheless.
+        made.or_else(|error| if is_full(&error) { Ok(()) } else { Err(failed("make", &spare, &error)) })?;
+        let spares = Spares::open(spare);
+        let mut pool = Self { folder, _lock: lock, owner, can_reflink: false, spares };
         pool.can_reflink = pool.try_reflink()?;
         Ok(pool)
     }
@@ -96,6 +97,11 @@ impl Pool {
     /// Returns whether files of the folder can share storage.
     pub const fn can_reflink(&self) -> bool {
         self.can_reflink
+    }
+
+    /// Returns the storage for records and secrets when the file system is full.
+    pub(crate) const fn spares(&self) -> &Spares {
+        &self.spares
     }
 
     /// Returns the path of the folder.
@@ -130,10 +136,10 @@ impl Pool {
     pub fn make(&self, id: &str, copy_of: Option<&Path>) -> CsiResult<()> {
         let path = self.making(id);
         let failed = |error: io::Error| CsiError::io("make", &path, &error);
-        let file = File::options().write(true).create_new(true).mode(0o600).open(&path).map_err(failed)?;
+        let file = link_free::create(&path).map_err(failed)?;
         give(&file, self.owner).map_err(failed)?;
         if let Some(source) = copy_of {
-            let from = File::open(source).map_err(|error| match error.kind() {
+            let from = link_free::open(source, OFlags::RDONLY).map_err(|error| match error.kind() {
                 ErrorKind::NotFound => CsiError::not_found("the source was removed meanwhile"),
                 _ => CsiError::io("open", source, &error),
             })?;
@@ -148,7 +154,7 @@ impl Pool {
     /// A file system that refuses it.
     pub fn enlarge(&self, path: &Path, bytes: u64) -> CsiResult<u64> {
         let failed = |error: io::Error| CsiError::io("enlarge", path, &error);
-        let file = File::options().write(true).open(path).map_err(failed)?;
+        let file = link_free::open(path, OFlags::WRONLY).map_err(failed)?;
         let len = file.metadata().map_err(failed)?.len();
         if len < bytes {
             file.set_len(bytes).map_err(failed)?;
@@ -164,8 +170,8 @@ impl Pool {
     /// The file is not there.
     pub fn len(&self, id: &str) -> CsiResult<u64> {
         let path = self.image(id);
-        let metadata = fs::metadata(&path).map_err(|error| CsiError::io("open", &path, &error))?;
-        Ok(metadata.len())
+        let file = link_free::open(&path, OFlags::RDONLY).and_then(|file| file.metadata());
+        Ok(file.map_err(|error| CsiError::io("open", &path, &error))?.len())
     }
 
     /// Gives a file that was made its name, after its record was written.
@@ -181,10 +187,10 @@ impl Pool {
     /// # Errors
     /// A file system that refuses it; the file is being removed.
     pub fn finish_again(&self, id: &str) -> CsiResult<()> {
-        if self.removing(id).exists() {
+        if link_free::exists(&self.removing(id)) {
             return Err(CsiError::aborted(format!("the removal of {id} has begun and must be repeated")));
         }
-        if self.making(id).exists() { self.finish(id) } else { Ok(()) }
+        if link_free::exists(&self.making(id)) { self.finish(id) } else { Ok(()) }
     }
 
     /// Returns the IDs of the files that are being made.
@@ -194,8 +200,8 @@ impl Pool {
     pub fn being_made(&self) -> CsiResult<Vec<String>> {
         let failed = |error: io::Error| CsiError::io("read", &self.folder, &error);
         let mut ids = Vec::new();
-        for entry in fs::read_dir(&self.folder).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
+        for name in link_free::names(&self.folder).map_err(failed)? {
+            let path = self.folder.join(name);
             if path.extension().is_some_and(|ending| ending == MAKING) {
                 ids.extend(stem(&path));
             }
@@ -206,7 +212,7 @@ impl Pool {
     /// Removes a file that was made and has no record.
     pub fn undo(&self, id: &str) {
         // Otherwise the next start removes it.
-        let _ = fs::remove_file(self.making(id));
+        let _ = link_free::remove(&self.making(id));
     }
 
     /// Renames a file before its record is removed. Nothing happens if that was done already, or if there is
@@ -217,9 +223,9 @@ impl Pool {
     pub fn begin_removal(&self, id: &str) -> CsiResult<()> {
         let removing = self.removing(id);
         // A file whose making failed has its temporary name still.
-        let file = [self.image(id), self.making(id)].into_iter().find(|path| path.exists());
+        let file = [self.image(id), self.making(id)].into_iter().find(|path| link_free::exists(path));
         match file {
-            Some(file) if !removing.exists() => self.rename(&file, &removing),
+            Some(file) if !link_free::exists(&removing) => self.rename(&file, &removing),
             _ => Ok(()),
         }
     }
@@ -230,9 +236,12 @@ impl Pool {
     /// A file system that refuses it.
     pub fn end_removal(&self, id: &str) -> CsiResult<()> {
         let path = self.removing(id);
-        match fs::remove_file(&path) {
+        match link_free::remove(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(CsiError::io("remove", &path, &error)),
-            _ => kill_point(),
+            _ => {
+                self.spares.stock();
+                kill_point()
+            }
         }
     }
 
@@ -241,7 +250,8 @@ impl Pool {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> CsiResult<()> {
-        fs::rename(from, to).map_err(|error| CsiError::io("rename", from, &error))?;
+        let renamed = self.spares.with_room(|| link_free::rename(from, to));
+        renamed.map_err(|error| CsiError::io("rename", from, &error))?;
         sync_folder(to)?;
         kill_point()
     }
@@ -253,14 +263,14 @@ impl Pool {
     pub fn recover(&self, recorded: &BTreeSet<String>) -> CsiResult<Vec<PathBuf>> {
         let mut strangers = Vec::new();
         let failed = |error: io::Error| CsiError::io("read", &self.folder, &error);
-        for entry in fs::read_dir(&self.folder).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
+        for name in link_free::names(&self.folder).map_err(failed)? {
+            let path = self.folder.join(name);
             let (Some(id), Some(ending)) = (stem(&path), path.extension()) else { continue };
             let is_recorded = recorded.contains(&id);
             match ending.to_str() {
                 Some(MAKING | REMOVING) if is_recorded => self.rename(&path, &self.image(&id))?,
                 Some(MAKING | REMOVING) => {
-                    fs::remove_file(&path).map_err(|error| CsiError::io("remove", &path, &error))?;
+                    link_free::remove(&path).map_err(|error| CsiError::io("remove", &path, &error))?;
                 }
                 Some(IMAGE) if !is_recorded => strangers.push(path),
                 _ => {}
@@ -269,10 +279,48 @@ impl Pool {
         Ok(strangers)
     }
 
-    /// Returns the file with the CHAP secret of a node for a volume.
+    /// Returns the file with the secret of a node for a volume.
     pub fn secret(&self, volume: &str, node: &str) -> PathBuf {
-        let key: String = Sha256::digest(node).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-        self.folder.join(".csi/secrets").join(format!("{volume}.{key}.secret"))
+        self.folder.join(".csi/secrets").join(format!("{volume}.{}.secret", key_of(node)))
+    }
+
+    /// Returns the file with the password record of a node for a volume, under the name of a user.
+    pub fn password_file(&self, volume: &str, node: &str, user: &str) -> PathBuf {
+        let key = key_of(&format!("{node} {user}"));
+        self.folder.join(".csi/secrets").join(format!("{volume}.{key}.passwords"))
+    }
+
+    /// Writes a secret and the password record that `make` makes of it, durably. The secret is put in place
+    /// last: where it is, the record is the one of this secret. Files that say the same already stay.
+    ///
+    /// # Errors
+    /// A file system that refuses it, or `make`. If there is no room, the former files stay.
+    pub fn write_password(
+        &self,
+        path: &Path,
+        secret: &str,
+        password_file: &Path,
+        make: impl FnOnce() -> CsiResult<Vec<u8>>,
+    ) -> CsiResult<()> {
+        if self.has_secret(path, secret) && self.is_readable(password_file) {
+            sync_folder(path)?;
+            return kill_point();
+        }
+        let passwords = self.next_file(password_file, &make()?)?;
+        let next = self.next_file(path, secret.as_bytes())?;
+        kill_point()?;
+        self.spares.recycle(path);
+        match link_free::remove(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(CsiError::io("remove", path, &error));
+            }
+            _ => sync_folder(path)?,
+        }
+        kill_point()?;
+        passwords.put_in_place()?;
+        kill_point()?;
+        next.put_in_place()?;
+        kill_point()
     }
 
     /// Writes a secret durably. A file that has it already stays.
@@ -283,17 +331,37 @@ impl Pool {
         if self.has_secret(path, secret) {
             sync_folder(path)?;
         } else {
-            // The daemon can read the file as soon as it appears.
-            record::replace_file_with(path, secret.as_bytes(), |file| give(file, self.owner))?;
+            self.next_file(path, secret.as_bytes())?.put_in_place()?;
         }
         kill_point()
     }
 
+    /// Writes the next contents of a file with a secret. The daemon can read the file as soon as it appears.
+    fn next_file(&self, path: &Path, content: &[u8]) -> CsiResult<NextFile<'_>> {
+        NextFile::write(path, content, |file| give(file, self.owner), Some(&self.spares))
+    }
+
+    /// Removes a file with a secret that no publication has any more.
+    pub fn remove_secret(&self, path: &Path) {
+        self.spares.recycle(path);
+    }
+
     /// Returns whether a file has a secret, and the daemon can read it.
     fn has_secret(&self, path: &Path, secret: &str) -> bool {
+        self.is_readable(path) && self.read_secret(path).is_some_and(|text| text == secret)
+    }
+
+    /// Returns the secret in a file, if there is one. A secret that was being removed can be empty.
+    pub fn read_secret(&self, path: &Path) -> Option<String> {
+        let mut text = String::new();
+        let file = link_free::open(path, OFlags::RDONLY).ok()?;
+        file.take(SECRET_LEN_MAX).read_to_string(&mut text).ok().map(|_| text).filter(|text| !text.is_empty())
+    }
+
+    /// Returns whether a file is there, and only the daemon can read it.
+    fn is_readable(&self, path: &Path) -> bool {
         let is_own = |found: fs::Metadata| found.mode() & 0o077 == 0 && !is_to_give(&found, self.owner);
-        fs::symlink_metadata(path).is_ok_and(is_own)
-            && fs::read(path).is_ok_and(|text| text == secret.as_bytes())
+        link_free::open(path, OFlags::RDONLY).and_then(|file| file.metadata()).is_ok_and(is_own)
     }
 
     /// Removes the secrets that are not in a list.
@@ -303,10 +371,10 @@ impl Pool {
     pub fn keep_secrets(&self, wanted: &BTreeSet<PathBuf>) -> CsiResult<()> {
         let folder = self.folder.join(".csi/secrets");
         let failed = |error: io::Error| CsiError::io("read", &folder, &error);
-        for entry in fs::read_dir(&folder).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
+        for name in link_free::names(&folder).map_err(failed)? {
+            let path = folder.join(name);
             if !wanted.contains(&path) {
-                fs::remove_file(&path).map_err(|error| CsiError::io("remove", &path, &error))?;
+                link_free::remove(&path).map_err(|error| CsiError::io("remove", &path, &error))?;
             }
         }
         Ok(())
@@ -314,19 +382,26 @@ impl Pool {
 
     /// Finds out whether files of the folder can share storage.
     fn try_reflink(&self) -> CsiResult<bool> {
+        const LEN: usize = 4096;
         let paths = [self.folder.join(".csi/reflink-from"), self.folder.join(".csi/reflink-to")];
-        let make =
-            |path: &Path| File::options().read(true).write(true).create(true).truncate(true).open(path);
         let [from, to] = &paths;
         let tried = (|| {
-            let source = make(from)?;
-            io::Write::write_all(&mut &source, &[1; 4096])?;
-            Ok(share_storage(&make(to)?, &source).is_ok())
+            self.spares.make(from, LEN, |file| file.write_all(&[1; LEN]))?;
+            self.spares.make(to, 0, |_| Ok(()))?;
+            let source = link_free::open(from, OFlags::RDONLY)?;
+            Ok(share_storage(&link_free::open(to, OFlags::WRONLY)?, &source).is_ok())
         })();
         for path in &paths {
-            let _ = fs::remove_file(path);
+            self.spares.recycle(path);
         }
-        tried.map_err(|error| CsiError::io("write", from, &error))
+        tried.or_else(|error| match is_full(&error) {
+            true => {
+                let folder = self.folder.display();
+                eprintln!("targe: {folder} is full: volumes are not copied until the next start with room");
+                Ok(false)
+            }
+            false => Err(CsiError::io("write", from, &error)),
+        })
     }
 }
 
@@ -367,6 +442,11 @@ pub fn is_id(text: &str) -> bool {
     digits.is_some_and(|digits| {
         digits.len() == 32 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     })
+}
+
+/// Returns a name for a file of a node.
+fn key_of(text: &str) -> String {
+    Sha256::digest(text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
@@ -440,6 +520,40 @@ mod tests {
         chown(&path, Some(0), None).unwrap();
         pool.write_secret(&path, "49").unwrap();
         assert_eq!((owner(&path), fs::read_to_string(&path).unwrap().as_str()), (NOBODY, "49"));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn no_link_of_the_owner_makes_the_controller_write_or_give_away_another_file() {
+        let Some(folder) = folder("links") else { return };
+        let other = std::env::temp_dir().join(format!("targe-csi-pool-root-{}", std::process::id()));
+        fs::write(&other, "data of root").unwrap();
+        let link = |path: &Path| {
+            let _ = fs::remove_file(path);
+            std::os::unix::fs::symlink(&other, path).unwrap();
+            std::os::unix::fs::lchown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+        };
+        fs::create_dir(folder.join(".csi")).unwrap();
+        for path in ["reflink-from", "reflink-to"] {
+            link(&folder.join(".csi").join(path));
+        }
+        let pool = Pool::open(&folder).unwrap();
+        let secret = pool.secret("v", "node");
+        link(&secret.with_extension("new"));
+        link(&secret);
+        pool.write_secret(&secret, "first").unwrap();
+        let id = format!("v-{:032x}", 7);
+        for path in [pool.making(&id), pool.image(&id)] {
+            link(&path);
+            assert!(pool.enlarge(&path, 1 << 20).is_err());
+        }
+        assert!(pool.len(&id).is_err() && pool.make(&id, None).is_err());
+        assert!(crate::ext::replay_journal(&pool.image(&id)).is_err());
+        drop(pool);
+        link(&folder.join(".csi/lock"));
+        assert!(Pool::open(&folder).is_err());
+        assert_eq!((owner(&other), fs::read_to_string(&other).unwrap().as_str()), (0, "data of root"));
+        fs::remove_file(&other).unwrap();
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -1,14 +1,15 @@
 //! Access of nodes to volumes. A volume has a target only while a node may use it; the target admits exactly
-//! the initiators of these nodes, each with a CHAP secret of its own.
+//! the initiators of these nodes, each with a secret of its own.
 
-use std::collections::BTreeMap;
-use std::sync::PoisonError;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use crate::capability::{Capability, is_single_node};
 use crate::error::{CsiError, CsiResult};
 use crate::proto::volume_capability::access_mode::Mode;
 use crate::record::{Publication, Volume};
-use crate::target_admin::{Access, VolumeTarget};
+use crate::target_admin::{Access, Login, Strength, VolumeTarget};
 use crate::volumes::{Volumes, random_hex};
 
 /// The keys of secrets, as Kubernetes names those of its own iSCSI volumes.
@@ -39,6 +40,8 @@ pub mod context {
     pub const TOKEN: &str = "publication";
     /// Whether the node may only read: `true` or `false`.
     pub const READ_ONLY: &str = "read_only";
+    /// The protection of the data on the network.
+    pub const PROTECTION: &str = "protection";
 }
 
 impl Volumes {
@@ -80,24 +83,31 @@ impl Volumes {
             }
             None => check_others(&volume, &wanted)?,
         }
-        let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        if !volume.publications.contains_key(&node) {
-            self.check_limit(&node)?;
+        // A slow program, password hash or disk delays the publication of this volume alone.
+        let _counted = self.count(&node, id)?;
+        if volume.publications.is_empty() && wanted.read_only && !wanted.block {
+            self.replay_journal(id);
         }
         let path = self.pool.secret(id, &node);
         let secret = match &given {
             Some((_, secret)) => secret.clone(),
             // A repeated call has the same answer.
-            None => match std::fs::read_to_string(&path) {
-                Ok(secret) if volume.publications.get(&node) == Some(&wanted) => secret,
+            None => match self.pool.read_secret(&path) {
+                Some(secret) if volume.publications.get(&node) == Some(&wanted) => secret,
                 _ => random_hex()?,
             },
         };
-        self.pool.write_secret(&path, &secret)?;
+        if volume.protection.needs_keys() {
+            let strength = if given.is_some() { Strength::Chosen } else { Strength::Random };
+            let make = || Ok(self.admin.password_records(&wanted.user, &secret, strength)?);
+            let password_file = self.pool.password_file(id, &node, &wanted.user);
+            self.pool.write_password(&path, &secret, &password_file, make)?;
+        } else {
+            self.pool.write_secret(&path, &secret)?;
+        }
         if volume.publications.insert(node, wanted.clone()) != Some(wanted.clone()) {
             self.save(volume.clone())?;
         }
-        drop(counted);
         self.serve(&volume)?;
         let mut told = BTreeMap::from([
             (context::PORTALS.to_owned(), self.settings.portals.join(",")),
@@ -106,6 +116,7 @@ impl Volumes {
             (context::USER.to_owned(), wanted.user),
             (context::TOKEN.to_owned(), wanted.token),
             (context::READ_ONLY.to_owned(), wanted.read_only.to_string()),
+            (context::PROTECTION.to_owned(), volume.protection.name().to_owned()),
         ]);
         if given.is_none() {
             told.insert(context::SECRET.to_owned(), secret);
@@ -113,15 +124,35 @@ impl Volumes {
         Ok(told)
     }
 
-    /// Checks that a node may have one more volume.
-    fn check_limit(&self, node: &str) -> CsiResult<()> {
-        let Some(max) = self.settings.max_volumes else { return Ok(()) };
-        let records = self.records();
-        let has = records.volumes.values().filter(|volume| volume.publications.contains_key(node)).count();
-        if has < usize::try_from(max.get()).unwrap_or(usize::MAX) {
-            return Ok(());
+    /// Replays the journal of a volume that no node has, before the first one gets it to read. No node could:
+    /// the copy of a volume in use is as after a crash.
+    fn replay_journal(&self, id: &str) {
+        if let Err(error) = crate::ext::replay_journal(&self.pool.image(id)) {
+            // The node finds that the journal is not replayed, and refuses the volume with that reason.
+            eprintln!("targe: volume {id}: {error}");
         }
-        Err(CsiError::exhausted(format!("node {node} has {has} volumes, and may have {max}")))
+    }
+
+    /// Counts a volume as one of a node, if the node may have it. It counts until the result is dropped, and
+    /// from then on if its publication is recorded.
+    fn count(&self, node: &str, id: &str) -> CsiResult<Counted<'_>> {
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(max) = self.settings.max_volumes {
+            let records = self.records();
+            let recorded = records.volumes.values().filter(|volume| volume.publications.contains_key(node));
+            let begun = counted.iter().filter(|(of, _)| of == node).map(|(_, volume)| volume);
+            let has: BTreeSet<&String> = recorded.map(|volume| &volume.id).chain(begun).collect();
+            let is_known = has.iter().any(|known| *known == id);
+            if !is_known && has.len() >= usize::try_from(max.get()).unwrap_or(usize::MAX) {
+                let has = has.len();
+                return Err(CsiError::exhausted(format!(
+                    "node {node} has {has} volumes, and may have {max}"
+                )));
+            }
+        }
+        let entry = (node.to_owned(), id.to_owned());
+        counted.insert(entry.clone());
+        Ok(Counted { all: &self.counted, entry })
     }
 
     /// Refuses a node from now on, and ends its sessions. `None` means every node. Nothing happens if it has
@@ -135,7 +166,12 @@ impl Volumes {
         let node = node.map(|node| initiator_name(node).unwrap_or_default());
         let leaving = |known: &String| node.as_ref().is_none_or(|node| node == known);
         let before = volume.publications.len();
-        let gone: Vec<String> = volume.publications.keys().filter(|node| leaving(node)).cloned().collect();
+        let gone = volume.publications.iter().filter(|(node, _)| leaving(node));
+        let gone: Vec<PathBuf> = gone
+            .flat_map(|(node, known)| {
+                [self.pool.secret(id, node), self.pool.password_file(id, node, &known.user)]
+            })
+            .collect();
         volume.publications.retain(|node, _| !leaving(node));
         if before == volume.publications.len() {
             return Ok(());
@@ -147,9 +183,9 @@ impl Volumes {
         }
         crate::kill_point::kill_point()?;
         self.save(volume)?;
-        for node in gone {
+        for path in gone {
             // Otherwise the next start removes it.
-            let _ = std::fs::remove_file(self.pool.secret(id, &node));
+            self.pool.remove_secret(&path);
         }
         Ok(())
     }
@@ -161,8 +197,16 @@ impl Volumes {
         let access = volume.publications.iter().map(|(node, publication)| Access {
             initiator: node.clone(),
             read_only: publication.read_only,
-            user: publication.user.clone(),
-            secret_file: self.pool.secret(&volume.id, node),
+            login: if volume.protection.needs_keys() {
+                Login::Password {
+                    password_file: self.pool.password_file(&volume.id, node, &publication.user),
+                }
+            } else {
+                Login::Chap {
+                    user: publication.user.clone(),
+                    secret_file: self.pool.secret(&volume.id, node),
+                }
+            },
         });
         let target = VolumeTarget {
             name: self.target_name(&volume.id),
@@ -171,10 +215,24 @@ impl Volumes {
             naa: naa(&volume.id),
             serial: volume.id.chars().skip(2).collect(),
             settings: volume.limits.clone().into_iter().collect(),
+            protection: volume.protection,
             access: access.collect(),
         };
         self.admin.serve(&target)?;
         crate::kill_point::kill_point()
+    }
+}
+
+/// A volume that counts as one of a node while it is published. The call has claimed the volume, so that no
+/// other call counts it.
+struct Counted<'v> {
+    all: &'v Mutex<BTreeSet<(String, String)>>,
+    entry: (String, String),
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.entry);
     }
 }
 
@@ -197,16 +255,23 @@ fn given_secret(secrets: &BTreeMap<String, String>) -> CsiResult<Option<(String,
     match (secrets.get(SECRET_USER), secrets.get(SECRET_PASSWORD)) {
         (None, None) => Ok(None),
         (Some(user), Some(secret)) => {
-            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-            if user.is_empty() || user.len() > SECRET_LEN_MAX || !user.bytes().all(is_plain) {
-                let message =
-                    format!("the secret's {SECRET_USER} is not a name of letters, digits, -, _ and .");
+            if !is_user(user) {
+                let message = format!(
+                    "the secret's {SECRET_USER} is not a name of letters, digits, -, _ and . that begins with no -"
+                );
                 return Err(CsiError::invalid(message));
             }
             Ok(Some((user.clone(), password(secret)?.to_owned())))
         }
         _ => Err(CsiError::invalid(format!("a secret needs both {SECRET_USER} and {SECRET_PASSWORD}"))),
     }
+}
+
+/// Returns whether a text can be a CHAP name here. A program that it is an argument of takes it for no
+/// option.
+pub(crate) fn is_user(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=SECRET_LEN_MAX).contains(&name.len()) && !name.starts_with('-') && name.bytes().all(is_plain)
 }
 
 /// Returns the password in a Secret. A Secret that is made of a file often has a newline at the end, which is

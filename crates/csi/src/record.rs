@@ -2,14 +2,18 @@
 //! as a whole.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{CsiError, CsiResult};
+use crate::link_free;
+use crate::protection::Protection;
+use crate::spares::Spares;
 
 /// The version of the files.
 const VERSION: u32 = 1;
@@ -33,6 +37,10 @@ pub struct Volume {
     pub parameters: BTreeMap<String, String>,
     /// Its limits: keys of a LUN, which can be modified.
     pub limits: BTreeMap<String, String>,
+    /// The least protection of its data on the network. Older records do not have it, and earlier versions
+    /// refuse a record with it: they would serve the volume without.
+    #[serde(default, skip_serializing_if = "Protection::is_none")]
+    pub protection: Protection,
     /// The nodes that may use it, by the names of their initiators.
     pub publications: BTreeMap<String, Publication>,
 }
@@ -57,7 +65,7 @@ pub struct Publication {
     pub mode: i32,
     /// Whether it uses it as a block device, and not as a file system.
     pub block: bool,
-    /// The name that it gives for CHAP.
+    /// The name that it gives when it logs in.
     pub user: String,
     /// Random text, by which the node tells it from an earlier publication. Empty in older records.
     #[serde(default)]
@@ -135,11 +143,11 @@ struct Versioned<T> {
 pub fn read_all<T: Record>(folder: &Path) -> CsiResult<BTreeMap<String, T>> {
     let failed = |error: &io::Error| CsiError::io("read", folder, error);
     let mut records = BTreeMap::new();
-    for entry in fs::read_dir(folder).map_err(|error| failed(&error))? {
-        let path = entry.map_err(|error| failed(&error))?.path();
+    for name in link_free::names(folder).map_err(|error| failed(&error))? {
+        let path = folder.join(name);
         if path.extension().is_none_or(|extension| extension != "json") {
             // A file that was never put in place.
-            fs::remove_file(&path).map_err(|error| CsiError::io("remove", &path, &error))?;
+            link_free::remove(&path).map_err(|error| CsiError::io("remove", &path, &error))?;
             continue;
         }
         let record: T = read(&path)?;
@@ -158,8 +166,7 @@ pub fn read_all<T: Record>(folder: &Path) -> CsiResult<BTreeMap<String, T>> {
 pub fn ids(folder: &Path) -> CsiResult<Vec<String>> {
     let failed = |error: io::Error| CsiError::io("read", folder, &error);
     let mut ids = Vec::new();
-    for entry in fs::read_dir(folder).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
+    for name in link_free::names(folder).map_err(failed)? {
         ids.extend(name.to_str().and_then(|name| name.strip_suffix(".json")).map(str::to_owned));
     }
     Ok(ids)
@@ -171,21 +178,23 @@ pub fn ids(folder: &Path) -> CsiResult<Vec<String>> {
 /// A file that cannot be read or has mistakes.
 pub fn read_one<T: Record>(folder: &Path, id: &str) -> CsiResult<Option<T>> {
     let path = path(folder, id);
-    if path.exists() { read(&path).map(Some) } else { Ok(None) }
+    if link_free::exists(&path) { read(&path).map(Some) } else { Ok(None) }
 }
 
 /// Returns whether there is a record of an ID, readable or not.
 pub fn exists(folder: &Path, id: &str) -> bool {
-    path(folder, id).exists()
+    link_free::exists(&path(folder, id))
 }
 
 fn read<T: Record>(path: &Path) -> CsiResult<T> {
     let failed = |error: &io::Error| CsiError::io("read", path, error);
-    let bytes = fs::metadata(path).map_err(|error| failed(&error))?.len();
+    let file = link_free::open(path, OFlags::RDONLY).map_err(|error| failed(&error))?;
+    let bytes = file.metadata().map_err(|error| failed(&error))?.len();
     if bytes > FILE_LEN_MAX {
         return Err(CsiError::internal(format!("{} is too long for a record", path.display())));
     }
-    let text = fs::read(path).map_err(|error| failed(&error))?;
+    let mut text = Vec::new();
+    file.take(FILE_LEN_MAX).read_to_end(&mut text).map_err(|error| failed(&error))?;
     let wrong = |error: String| CsiError::internal(format!("{} is no record: {error}", path.display()));
     let head: serde_json::Value = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
     if head.get("version").and_then(serde_json::Value::as_u64) != Some(u64::from(VERSION)) {
@@ -195,52 +204,101 @@ fn read<T: Record>(path: &Path) -> CsiResult<T> {
     Ok(whole.record)
 }
 
-/// Writes a record durably, in the place of the former one.
+/// Writes a record durably, in the place of the former one. This needs new storage.
 ///
 /// # Errors
 /// A file system that refuses it; the former record stays then.
 pub fn write<T: Record>(folder: &Path, record: &T) -> CsiResult<()> {
+    replace_file(&path(folder, record.id()), &encode(record)?)
+}
+
+/// Writes a record like [`write`], with the storage of a spare file if the file system is full.
+///
+/// # Errors
+/// As of [`write`].
+pub(crate) fn replace<T: Record>(spares: &Spares, folder: &Path, record: &T) -> CsiResult<()> {
+    let path = path(folder, record.id());
+    NextFile::write(&path, &encode(record)?, |_| Ok(()), Some(spares))?.put_in_place()
+}
+
+fn encode<T: Record>(record: &T) -> CsiResult<Vec<u8>> {
     let whole = Versioned { version: VERSION, record: record.clone() };
     let text = serde_json::to_vec(&whole).map_err(|error| CsiError::internal(error.to_string()))?;
     if u64::try_from(text.len()).unwrap_or(u64::MAX) > FILE_LEN_MAX {
         return Err(CsiError::exhausted("the record would be longer than 1 MiB"));
     }
-    replace_file(&path(folder, record.id()), &text)
+    Ok(text)
 }
 
-/// Writes a file durably, in the place of the former one. Only its owner can read it.
+/// Writes a file durably, in the place of the former one. Only its owner can read it. This needs new storage.
 ///
 /// # Errors
 /// A file system that refuses it; the former file stays then.
 pub fn replace_file(path: &Path, content: &[u8]) -> CsiResult<()> {
-    replace_file_with(path, content, |_| Ok(()))
+    NextFile::write(path, content, |_| Ok(()), None)?.put_in_place()
 }
 
-/// Writes a file durably, in the place of the former one. `prepare` changes its attributes before it appears.
-///
-/// # Errors
-/// A file system that refuses it; the former file stays then.
-pub fn replace_file_with(
-    path: &Path,
-    content: &[u8],
-    prepare: impl FnOnce(&File) -> io::Result<()>,
-) -> CsiResult<()> {
-    let new = path.with_extension("new");
-    let written = write_new(&new, content, prepare).and_then(|()| fs::rename(&new, path));
-    written.map_err(|error| {
-        // Otherwise the next start removes it.
-        let _ = fs::remove_file(&new);
-        CsiError::io("write", path, &error)
-    })?;
-    sync_folder(path)
+/// The next contents of a file, which are durable under a temporary name. Dropping this removes what has the
+/// temporary name.
+pub(crate) struct NextFile<'s> {
+    path: PathBuf,
+    next: PathBuf,
+    spares: Option<&'s Spares>,
 }
 
-fn write_new(path: &Path, content: &[u8], prepare: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(content)?;
-    prepare(&file)?;
-    file.sync_all()
+impl<'s> NextFile<'s> {
+    /// Writes the next contents of the file at `path`, which only its owner can read. `prepare` changes the
+    /// attributes before the file can appear. Spare files give the storage if the file system is full.
+    ///
+    /// # Errors
+    /// A file system that refuses it; the former file stays then.
+    pub(crate) fn write(
+        path: &Path,
+        content: &[u8],
+        prepare: impl Fn(&File) -> io::Result<()>,
+        spares: Option<&'s Spares>,
+    ) -> CsiResult<Self> {
+        let this = Self { path: path.to_owned(), next: path.with_extension("new"), spares };
+        let fill = |file: &mut File| {
+            file.write_all(content)?;
+            prepare(file)?;
+            file.sync_all()
+        };
+        let written = match spares {
+            Some(spares) => spares.make(&this.next, content.len(), fill),
+            None => link_free::create_anew(&this.next).and_then(|mut file| fill(&mut file)),
+        };
+        written.map_err(|error| CsiError::io("write", path, &error))?;
+        Ok(this)
+    }
+
+    /// Puts the file in the place of the former one, durably. This needs no storage. The storage of the
+    /// former file becomes that of a spare file, if one is missing.
+    ///
+    /// # Errors
+    /// A file system that refuses it; one of the two files is in place then.
+    pub(crate) fn put_in_place(self) -> CsiResult<()> {
+        let is_short = self.spares.is_some_and(Spares::is_short);
+        if !is_short || link_free::exchange(&self.next, &self.path).is_err() {
+            let rename = || link_free::rename(&self.next, &self.path);
+            let renamed = self.spares.map_or_else(rename, |spares| spares.with_room(rename));
+            renamed.map_err(|error| CsiError::io("write", &self.path, &error))?;
+        }
+        sync_folder(&self.path).inspect_err(|_| {
+            // After a loss of power this can be the file, so its contents stay.
+            let _ = link_free::remove(&self.next);
+        })
+    }
+}
+
+impl Drop for NextFile<'_> {
+    fn drop(&mut self) {
+        match self.spares {
+            Some(spares) => spares.recycle(&self.next),
+            // Otherwise the next start removes it.
+            None => drop(link_free::remove(&self.next)),
+        }
+    }
 }
 
 /// Removes a record durably.
@@ -249,7 +307,7 @@ fn write_new(path: &Path, content: &[u8], prepare: impl FnOnce(&File) -> io::Res
 /// A file system that refuses it.
 pub fn remove(folder: &Path, id: &str) -> CsiResult<()> {
     let path = path(folder, id);
-    match fs::remove_file(&path) {
+    match link_free::remove(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(CsiError::io("remove", &path, &error)),
         _ => sync_folder(&path),
     }
@@ -261,8 +319,7 @@ pub fn remove(folder: &Path, id: &str) -> CsiResult<()> {
 /// A file system that refuses it.
 pub fn sync_folder(path: &Path) -> CsiResult<()> {
     let folder = path.parent().unwrap_or(path);
-    let synced = File::open(folder).and_then(|folder| folder.sync_all());
-    synced.map_err(|error| CsiError::io("synchronize", folder, &error))
+    link_free::sync_folder(folder).map_err(|error| CsiError::io("synchronize", folder, &error))
 }
 
 fn path(folder: &Path, id: &str) -> PathBuf {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::error::CsiError;
+use crate::protection::Protection;
 
 /// The target of one volume, with LUN 0, as the daemon is to serve it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub struct VolumeTarget {
     pub serial: String,
     /// Keys of the LUN in the daemon's configuration, with their values.
     pub settings: Vec<(String, String)>,
+    /// The least protection of every session with it.
+    pub protection: Protection,
     /// The initiators that may use it. There is at least one: without an access list, a target is open.
     pub access: Vec<Access>,
 }
@@ -30,10 +33,34 @@ pub struct Access {
     pub initiator: String,
     /// Whether it may only read.
     pub read_only: bool,
-    /// Its CHAP name.
-    pub user: String,
-    /// The file with its CHAP secret.
-    pub secret_file: PathBuf,
+    /// How it logs in.
+    pub login: Login,
+}
+
+/// How an initiator proves who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Login {
+    /// By CHAP, which protects no data.
+    Chap {
+        /// Its CHAP name.
+        user: String,
+        /// The file with its CHAP secret.
+        secret_file: PathBuf,
+    },
+    /// By the password login, which gives the keys of a protected session.
+    Password {
+        /// The file with its password record.
+        password_file: PathBuf,
+    },
+}
+
+/// How strong a password is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strength {
+    /// 128 random bits: nobody can guess it.
+    Random,
+    /// A person may have chosen it.
+    Chosen,
 }
 
 /// Why the daemon did not do what it was asked.
@@ -64,6 +91,13 @@ pub trait TargetAdmin: Send + Sync {
     /// # Errors
     /// [`AdminError`]; nothing has changed then.
     fn serve(&self, target: &VolumeTarget) -> Result<(), AdminError>;
+
+    /// Returns the contents of a password file, with the record of one user.
+    ///
+    /// # Errors
+    /// [`AdminError`]
+    fn password_records(&self, user: &str, password: &str, strength: Strength)
+    -> Result<Vec<u8>, AdminError>;
 
     /// Serves a target no longer, and ends its sessions. Nothing happens if it is not served.
     ///

@@ -10,7 +10,7 @@ use crate::error::{CsiError, CsiResult};
 use crate::kill_point::{kill_point, was_killed};
 use crate::parameters;
 use crate::pool::{Pool, is_id};
-use crate::record::{self, Group, Record, Snapshot, Source, Volume};
+use crate::record::{self, Group, Publication, Record, Snapshot, Source, Volume};
 use crate::target_admin::TargetAdmin;
 
 /// The bytes of a MiB.
@@ -42,8 +42,9 @@ pub struct Volumes {
     records: Mutex<Records>,
     /// The names and IDs that a call works on.
     busy: Mutex<BTreeSet<String>>,
-    /// Held from when the volumes of a node are counted until another one is recorded.
-    pub(crate) counted: Mutex<()>,
+    /// The volumes that are about to be published, each with the node: they count as volumes of the node
+    /// before they are recorded. This is locked only while volumes are counted.
+    pub(crate) counted: Mutex<BTreeSet<(String, String)>>,
 }
 
 /// The records, as they are on disk.
@@ -68,7 +69,8 @@ impl SizeRange {
     fn choose(self, least: u64, default: u64) -> CsiResult<u64> {
         let wanted = if self.required > 0 { self.required } else { default };
         // Without a required size, the limit decides how large the default may be.
-        let wanted = if self.required == 0 && self.limit > 0 { wanted.min(self.limit) } else { wanted };
+        let limit = self.limit - self.limit % SIZE_STEP;
+        let wanted = if self.required == 0 && self.limit > 0 { wanted.min(limit) } else { wanted };
         let whole = wanted.max(SIZE_MIN).max(least).checked_next_multiple_of(SIZE_STEP);
         match whole {
             Some(bytes) if bytes <= SIZE_MAX && (self.limit == 0 || bytes <= self.limit) => Ok(bytes),
@@ -121,10 +123,12 @@ impl Volumes {
         for path in pool.recover(&ids)? {
             eprintln!("targe: {} belongs to no volume and no snapshot; it is left alone", path.display());
         }
-        let secrets = records
-            .volumes
-            .values()
-            .flat_map(|volume| volume.publications.keys().map(|node| pool.secret(&volume.id, node)));
+        let secrets = records.volumes.values().flat_map(|volume| {
+            let of_node = |(node, publication): (&String, &Publication)| {
+                [pool.secret(&volume.id, node), pool.password_file(&volume.id, node, &publication.user)]
+            };
+            volume.publications.iter().flat_map(of_node)
+        });
         pool.keep_secrets(&secrets.collect())?;
         let records = Mutex::new(records);
         Ok(Self { pool, admin, settings, records, busy: Mutex::default(), counted: Mutex::default() })
@@ -145,7 +149,7 @@ impl Volumes {
     /// # Errors
     /// [`CsiError`]
     pub fn create(&self, wanted: &NewVolume) -> CsiResult<Volume> {
-        let mut limits = parameters::limits(&wanted.parameters)?;
+        let (mut limits, protection) = parameters::of_new_volume(&wanted.parameters)?;
         limits = parameters::changed(&limits, parameters::limits(&wanted.mutable)?);
         let _busy = self.claim(&format!("name {}", wanted.name))?;
         let known = self.records().volumes.values().find(|volume| volume.name == wanted.name).cloned();
@@ -171,6 +175,7 @@ impl Volumes {
             source: wanted.source.clone(),
             parameters: wanted.parameters.clone(),
             limits,
+            protection,
             publications: BTreeMap::new(),
         };
         let _making = self.claim(&volume.id)?;
@@ -342,7 +347,7 @@ impl Volumes {
 
     /// Writes the record of a volume.
     pub(crate) fn save(&self, volume: Volume) -> CsiResult<()> {
-        record::write(&self.pool.volumes(), &volume)?;
+        record::replace(self.pool.spares(), &self.pool.volumes(), &volume)?;
         self.records().volumes.insert(volume.id.clone(), volume);
         kill_point()
     }

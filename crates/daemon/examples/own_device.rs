@@ -142,7 +142,14 @@ fn shard_config(
     };
     let group = PortalGroupTag(1);
     Ok(ShardConfig {
-        portals: vec![Portal { id: portal, group, bound: Some(address), announced: None, tls: false }],
+        portals: vec![Portal {
+            id: portal,
+            group,
+            bound: Some(address),
+            announced: None,
+            tls: false,
+            certificates: None,
+        }],
         targets: vec![target],
         discovery: DiscoveryConfig { enabled: true, auth: open.into(), keys: KeyPolicy::default() },
         frames: HyperScsiConfig::default(),

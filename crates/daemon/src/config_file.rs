@@ -7,23 +7,18 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{
-    CWD, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags, fgetxattr, flock, fremovexattr, fsetxattr,
-    open, renameat_with,
-};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, open, renameat_with};
 use rustix::io::Errno;
+use security::secret_access::FileAccess;
 
+use crate::config::secret::access_of;
 use crate::config::{FILE_LEN_MAX, Revision};
-use crate::os_error;
+use crate::{file_attributes, os_error};
 
 /// How long a program waits for another one that changes the file.
 const LOCK_MAX: Duration = Duration::from_secs(30);
 /// How often a text is put back that another program replaces again and again meanwhile.
 const PUT_BACK_MAX: usize = 16;
-/// The extended attribute with the access list of a file.
-const ACL: &str = "system.posix_acl_access";
-/// The longest value of an extended attribute (`XATTR_SIZE_MAX` of Linux).
-const ACL_LEN_MAX: usize = 64 << 10;
 /// The pause between two attempts to lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -143,9 +138,9 @@ impl LockedFile {
         &self.text
     }
 
-    /// Returns the permission bits of the file.
-    pub fn mode(&self) -> Option<u32> {
-        self.file.metadata().ok().map(|meta| meta.mode() & 0o777)
+    /// Returns who has access to the file.
+    pub fn access(&self) -> Option<FileAccess> {
+        self.file.metadata().ok().map(|meta| access_of(&meta))
     }
 
     /// Returns the path, with symbolic links resolved.
@@ -158,8 +153,9 @@ impl LockedFile {
         &self.given
     }
 
-    /// Replaces the file as a whole by a durable new one with the same owner, mode and access list, unless
-    /// `latest` has passed by then. An editor ignores the lock, so the file is compared with what was read.
+    /// Replaces the file as a whole by a durable new one with the same owner, mode, access list and other
+    /// extended attributes, unless `latest` has passed by then. An editor ignores the lock, so the file is
+    /// compared with what was read.
     ///
     /// Once the new file is in place it stays there, because the daemon may have read it. If its directory
     /// cannot be synced, the error is returned as `Some`: the old file may come back after a power failure.
@@ -211,7 +207,7 @@ impl LockedFile {
             fchown(&file, Some(meta.uid()), Some(meta.gid()))?;
         }
         file.set_permissions(meta.permissions())?;
-        copy_acl(&self.file, &file)?;
+        file_attributes::copy(&self.file, &file)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         Ok(file)
@@ -270,21 +266,6 @@ impl LockedFile {
 fn beside(path: &Path, end: &str) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.{end}"))
-}
-
-/// Copies the POSIX access list of a file. A file without one gets none from its directory's default list.
-fn copy_acl(from: &File, to: &File) -> io::Result<()> {
-    let mut list = vec![0; ACL_LEN_MAX];
-    let done = match fgetxattr(from, ACL, list.as_mut_slice()) {
-        Ok(len) => fsetxattr(to, ACL, list.get(..len).unwrap_or_default(), XattrFlags::empty()),
-        Err(Errno::NODATA) => match fremovexattr(to, ACL) {
-            Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
-            done => done,
-        },
-        Err(Errno::OPNOTSUPP) => Ok(()),
-        Err(errno) => Err(errno),
-    };
-    done.map_err(Into::into)
 }
 
 /// Returns the revision of a file that can be read.

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+mod answers;
 pub mod config;
 pub mod config_file;
 pub mod disc_image;
@@ -14,11 +15,45 @@ pub mod http;
 pub mod library;
 pub mod log;
 pub mod luks;
+mod mailbox;
 pub mod passwords;
+mod random;
 pub mod serve;
 
+mod file_attributes;
 #[cfg(test)]
 mod scratch;
+
+/// Returns whether an error of the system says that a medium, or the way to it, fails: nothing that the
+/// configuration could change.
+pub(crate) fn is_medium_fault(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    matches!(
+        Errno::from_io_error(error),
+        Some(
+            Errno::IO
+                | Errno::NXIO
+                | Errno::NODEV
+                | Errno::NOMEDIUM
+                | Errno::STALE
+                | Errno::TIMEDOUT
+                | Errno::REMOTEIO
+                | Errno::NODATA
+                | Errno::BADMSG
+                | Errno::UCLEAN
+                | Errno::NOLINK
+                | Errno::NOTCONN
+                | Errno::SHUTDOWN
+                | Errno::HOSTDOWN
+                | Errno::HOSTUNREACH
+                | Errno::NETDOWN
+                | Errno::NETUNREACH
+                | Errno::CONNREFUSED
+                | Errno::CONNRESET
+                | Errno::CONNABORTED
+        )
+    )
+}
 
 /// Returns the message of an operating system error in lower case, without Rust's `(os error 2)`.
 pub(crate) fn os_error(error: &std::io::Error) -> String {

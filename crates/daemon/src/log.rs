@@ -1,12 +1,13 @@
-//! The log: lines on stderr. It never holds secrets, and never a line per I/O operation.
+//! The log: lines on stderr. It never holds secrets, and never a line per I/O operation. No thread waits for
+//! the reader of the log: `writer`.
 //!
 //! `error`: something that the operator asked for failed. `warn`: something abnormal happened and the daemon
 //! survived it. `info`: a rare change of state. `debug`: details for looking into a problem.
 
 pub mod recent;
+pub(crate) mod writer;
 
 use std::fmt::{Arguments, Write as _};
-use std::io::Write as _;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -53,7 +54,7 @@ pub enum Format {
 }
 
 /// The most lines written in one second, because peers can cause lines (by logins that are refused). Further
-/// lines are counted instead of written; lines of level `error` are always written.
+/// lines are counted instead of written; lines of level `error` are not bounded by this.
 const LINES_PER_SECOND_MAX: u32 = 100;
 
 /// The most lines of one kind in one second, so that a flood of one kind leaves room for the others.
@@ -187,9 +188,26 @@ pub fn write(kind: &Kind, level: Level, fields: &[(&str, Field<'_>)], message: A
         true => in_json(now, level, fields, message, (suppressed, lost)),
         false => in_text(now, level, message, (suppressed, lost)),
     };
-    // Stderr has no buffer. One call writes whole lines, so that the output of other processes to the same
-    // file stands between lines. The daemon goes on serving if the log cannot be written.
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    if writer::is_started() {
+        writer::write(text);
+    } else {
+        writer::to_stderr(&text);
+    }
+}
+
+/// Counts a line that was dropped.
+fn count_dropped() {
+    DROPPED.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Returns the line that reports how many lines found no place in the queue of the writer.
+fn drop_report(count: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let message = format_args!("{count} log lines were dropped because the log was not read");
+    match FORMAT.load(Ordering::Relaxed) == Format::Json as u8 {
+        true => in_json(now, Level::Warn, &[("dropped", Field::Number(count))], message, (0, 0)),
+        false => line(now, Level::Warn, message),
+    }
 }
 
 /// Formats a line of text, after lines that tell how many were dropped: of its kind, and of all.

@@ -1,22 +1,29 @@
 //! LUKS2 images in files and block devices: opens and formats them, replaces their key, and converts images
 //! of the former format.
 
+pub(crate) mod blank;
 pub mod convert;
+mod derivation;
 pub(crate) mod former;
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::hash::{DefaultHasher, Hasher as _};
+use std::io::{self, Read as _};
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use backends::open::FileIdentity;
+use blank::{BlankScan, Blankness};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use store::encrypt::{DataUnit, MediaKey, Replaced, Volume};
-use store::luks2::{Copies, Error, Header, KdfCost, LuksError, MediumIo, NewHeader, Replacing, format};
+use store::luks2::{
+    Copies, DATA_OFFSET, Error, Header, KdfCost, LuksError, MediumIo, NewHeader, Replacing, format,
+};
 use zeroize::Zeroizing;
 
-use crate::config::secret;
-use crate::os_error;
+use crate::answers::{self, ANSWER_MAX, Wait};
+use crate::config::{Unit, secret};
+use crate::{is_medium_fault, os_error};
 
 /// The length in bytes of the pieces in which zeros are written where the system cannot make a hole.
 const ZERO_PIECE: usize = 1 << 20;
@@ -104,20 +111,22 @@ impl ImageFile {
         }
     }
 
-    /// Opens the volume of the image; `None` if there is no header. A damaged copy of the header is repaired,
-    /// unless the image is only read.
+    /// Opens the volume of the image; `None` if there is no header, or one whose writing was interrupted. A
+    /// damaged copy of the header is repaired, unless the image is only read.
     ///
     /// # Errors
     /// A fragment that describes the mistake.
-    pub(crate) fn volume(&self, read_only: bool) -> Result<Option<Volume>, String> {
+    pub(crate) fn volume(&self, read_only: bool) -> Result<Option<Volume>, ImageError> {
         let mut io = self.open(!read_only).map_err(|error| self.inaccessible(&error))?;
         let len = io.len().map_err(|error| self.inaccessible(&error))?;
         let mut header = match Header::load(&mut io, len) {
             Ok(header) => header,
-            Err(Error::Luks(LuksError::NotLuks)) => return Ok(None),
+            Err(Error::Luks(LuksError::NotLuks | LuksError::Unfinished)) => return Ok(None),
             Err(why) => return Err(self.described(why)),
         };
+        let turn = derivation::turn();
         let volume = header.unlock(&mut io, &self.secret).map_err(|why| self.described(why))?;
+        drop(turn);
         if let Some(what) = describe_copies(header.copies()) {
             let path = self.path.display();
             if read_only {
@@ -130,21 +139,46 @@ impl ImageFile {
         Ok(Some(volume))
     }
 
-    /// Returns the number of the version of the header; `None` if there is no header.
+    /// Returns the number of the version of the header; `None` if there is no header, or one whose writing
+    /// was interrupted.
     ///
     /// # Errors
     /// A fragment that describes the mistake.
-    pub(crate) fn version(&self) -> Result<Option<u64>, String> {
+    pub(crate) fn version(&self) -> Result<Option<u64>, ImageError> {
         let mut io = self.open(false).map_err(|error| self.inaccessible(&error))?;
         let len = io.len().map_err(|error| self.inaccessible(&error))?;
         match Header::load(&mut io, len) {
             Ok(header) => Ok(Some(header.version())),
-            Err(Error::Luks(LuksError::NotLuks)) => Ok(None),
+            Err(Error::Luks(LuksError::NotLuks | LuksError::Unfinished)) => Ok(None),
             Err(why) => Err(self.described(why)),
         }
     }
 
-    /// Makes a header for a new key at the start of a blank file or device.
+    /// Begins to look for data. What an interrupted call of [`Self::format`] has left is none.
+    ///
+    /// # Errors
+    /// A fragment that describes the mistake.
+    pub(crate) fn scan(&self) -> Result<BlankScan, ImageError> {
+        let mut io = self.open(false).map_err(|error| self.inaccessible(&error))?;
+        BlankScan::of(&mut io).map_err(|error| self.inaccessible(&error))
+    }
+
+    /// Begins to look for data where [`Self::format`] writes.
+    ///
+    /// # Errors
+    /// A fragment that describes the mistake.
+    pub(crate) fn scan_header(&self) -> Result<BlankScan, ImageError> {
+        let mut io = self.open(false).map_err(|error| self.inaccessible(&error))?;
+        let scan = BlankScan::of(&mut io).map_err(|error| self.inaccessible(&error))?;
+        Ok(scan.up_to(DATA_OFFSET))
+    }
+
+    /// Returns whether this is the secret of the image.
+    pub(crate) fn has_secret(&self, secret: &[u8]) -> bool {
+        *self.secret == *secret
+    }
+
+    /// Makes a header for a new key at the start of a file or device that [`is_formattable`].
     ///
     /// # Errors
     /// A fragment that describes the mistake.
@@ -153,7 +187,8 @@ impl ImageFile {
         let len = io.len().map_err(|error| self.inaccessible(&error))?;
         let key = fresh_key().map_err(|error| no_random(&error))?;
         let new = self.new_header(&key, sector_len);
-        format(&mut io, len, &new, &mut random).map(drop).map_err(|why| self.described(why))
+        format(&mut io, len, &new, &mut random).map_err(|why| self.described(why))?;
+        Ok(())
     }
 
     /// Replaces the key of the image, and logs how that ended.
@@ -171,7 +206,7 @@ impl ImageFile {
         let (header, mut io) = match opened {
             Ok(opened) => opened,
             Err(why) => {
-                crate::error!("{path}: the key cannot be replaced: {}", self.described(why));
+                crate::error!("{path}: the key cannot be replaced: {}", self.described(why).why);
                 return Replaced::Kept;
             }
         };
@@ -182,7 +217,7 @@ impl ImageFile {
                 Replaced::Fresh(key)
             }
             Err(Replacing::Kept(why)) => {
-                let why = self.described(why);
+                let why = self.described(why).why;
                 crate::error!("{path}: the key cannot be replaced: {why}; the old key stays in use");
                 Replaced::Kept
             }
@@ -190,7 +225,7 @@ impl ImageFile {
                 crate::error!(
                     "{path}: the key was replaced, but perhaps not durably: {}; the disk is not served until targe is \
                      restarted",
-                    self.described(why)
+                    self.described(why).why
                 );
                 Replaced::Unknown
             }
@@ -201,15 +236,62 @@ impl ImageFile {
         NewHeader { key, sector_len, passphrase: &self.secret, cost: KdfCost::default() }
     }
 
-    fn inaccessible(&self, error: &io::Error) -> String {
-        format!("cannot access {}: {}", self.path.display(), os_error(error))
+    fn inaccessible(&self, error: &io::Error) -> ImageError {
+        ImageError {
+            why: format!("cannot access {}: {}", self.path.display(), os_error(error)),
+            cause: ImageCause::of(error),
+        }
     }
 
-    fn described(&self, why: Error<io::Error>) -> String {
-        match why {
-            Error::Luks(why) => format!("{}: {why}", self.path.display()),
-            Error::Io(error) => self.inaccessible(&error),
-        }
+    fn described(&self, why: Error<io::Error>) -> ImageError {
+        let why = match why {
+            Error::Luks(why) => why,
+            Error::Io(error) => return self.inaccessible(&error),
+        };
+        let cause = match why {
+            LuksError::WrongSecret => ImageCause::WrongSecret,
+            LuksError::Damaged => ImageCause::Fault,
+            _ => ImageCause::Mistake,
+        };
+        ImageError { why: format!("{}: {why}", self.path.display()), cause }
+    }
+}
+
+/// Why an image cannot be opened.
+#[derive(Debug)]
+pub(crate) struct ImageError {
+    /// A fragment that describes the mistake.
+    pub(crate) why: String,
+    pub(crate) cause: ImageCause,
+}
+
+/// What keeps an image from being opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ImageCause {
+    /// A mistake, or another obstacle that is not the medium.
+    Mistake,
+    /// No keyslot opens with the secret. Finding that out takes seconds.
+    WrongSecret,
+    /// The medium fails, or does not hold the image that it should.
+    Fault,
+}
+
+impl ImageCause {
+    /// Returns the cause of an error of the system.
+    pub(crate) fn of(error: &io::Error) -> Self {
+        if is_medium_fault(error) { Self::Fault } else { Self::Mistake }
+    }
+}
+
+impl From<String> for ImageError {
+    fn from(why: String) -> Self {
+        Self { why, cause: ImageCause::Mistake }
+    }
+}
+
+impl From<ImageError> for String {
+    fn from(error: ImageError) -> Self {
+        error.why
     }
 }
 
@@ -224,6 +306,68 @@ pub(crate) fn data_offset(path: &Path) -> Option<u64> {
     let mut io = FileIo::open(path, false).ok()?;
     let len = io.len().ok()?;
     Header::load(&mut io, len).ok().map(|header| header.data_offset())
+}
+
+/// The most bytes of an image before its data that [`header_hash`] reads.
+const HASHED_MAX: u64 = 2 * DATA_OFFSET;
+
+/// Returns a hash of everything before the data of the image at `path`, which decides whether a secret opens
+/// it; `None` if it cannot be read.
+pub(crate) fn header_hash(path: &Path) -> Option<u64> {
+    let len = data_offset(path)?.min(HASHED_MAX);
+    let (mut header, mut piece) = (File::open(path).ok()?.take(len), vec![0; 1 << 16]);
+    let mut hasher = DefaultHasher::new();
+    loop {
+        match header.read(&mut piece).ok()? {
+            0 => return Some(hasher.finish()),
+            count => hasher.write(piece.get(..count)?),
+        }
+    }
+}
+
+/// Says what a LUN needs whose logical blocks are shorter than the sectors of its image.
+pub(crate) fn wanted_block_length(sector_len: DataUnit) -> String {
+    let bytes = sector_len.bytes();
+    format!("it is encrypted in sectors of {bytes} bytes: add bs = {bytes}")
+}
+
+/// Checks the header of an encrypted unit as far as that needs no secret: a start would refuse the unit
+/// otherwise. A unit without a header yet has no mistake.
+///
+/// # Errors
+/// A sentence that says what is wrong.
+pub(crate) fn check_header(unit: &Unit) -> Result<(), String> {
+    let (Some(_), Some(path)) = (&unit.encrypt, unit.medium.path()) else { return Ok(()) };
+    // That a medium cannot be opened is a mistake of its own.
+    let Ok(mut io) = FileIo::open(path, false) else { return Ok(()) };
+    let Ok(len) = io.len() else { return Ok(()) };
+    let wrong = |why: String| Err(format!("{}: {}: {why}", unit.label, path.display()));
+    match Header::load(&mut io, len) {
+        Ok(header) if header.sector_len().bytes() > unit.block_size.bytes() => {
+            wrong(wanted_block_length(header.sector_len()))
+        }
+        Ok(header) => header.expect_keyslot().or_else(|why| wrong(why.to_string())),
+        Err(Error::Luks(LuksError::NotLuks | LuksError::Unfinished)) => Ok(()),
+        Err(Error::Luks(why)) => wrong(why.to_string()),
+        Err(Error::Io(why)) => wrong(os_error(&why)),
+    }
+}
+
+/// Checks the headers of encrypted units as far as that needs no secret: a start would refuse the units
+/// otherwise. A header that does not answer is a mistake too.
+pub fn check_headers(units: &[Unit]) -> Vec<String> {
+    let encrypted = units.iter().filter(|unit| unit.encrypt.is_some());
+    let units: Vec<(&Unit, &PathBuf)> =
+        encrypted.filter_map(|unit| Some((unit, unit.medium.path()?))).collect();
+    let checks = units.iter().map(|(unit, path)| {
+        let unit = (*unit).clone();
+        (answers::place(path), move || check_header(&unit).err())
+    });
+    let found = answers::of_or_late(checks, Wait::Each(ANSWER_MAX), |_, late| drop(late));
+    let found = units.into_iter().zip(found).map(|((unit, path), found)| {
+        found.unwrap_or_else(|| Some(format!("{}: {} does not answer", unit.label, path.display())))
+    });
+    found.flatten().collect()
 }
 
 /// Reads the secret of an image from a file that only its owner can read: all bytes, as `cryptsetup
@@ -247,16 +391,19 @@ pub const fn describe_copies(copies: Copies) -> Option<&'static str> {
     }
 }
 
-/// Formats a blank file or block device as a LUKS2 image.
+/// Formats a blank file or block device as a LUKS2 image, also after an interrupted call.
 ///
 /// # Errors
 /// A sentence that says what is wrong.
 pub fn format_file(path: &Path, key_file: &Path, sector_len: DataUnit) -> Result<(), String> {
     let image = ImageFile::new(path, secret_of(key_file)?);
     let io = locked(path)?;
-    let is_blank = is_blank(path).map_err(|error| image.inaccessible(&error))?;
-    if !is_blank {
-        return Err(format!("{} holds data; only a blank file or device is formatted", path.display()));
+    if !is_formattable(path).map_err(|error| image.inaccessible(&error))? {
+        let path = path.display();
+        return Err(match image.version() {
+            Ok(Some(_)) => format!("{path} holds data: it is a LUKS2 image already"),
+            _ => format!("{path} holds data; only a blank file or device is formatted"),
+        });
     }
     image.format(sector_len)?;
     drop(io);
@@ -271,7 +418,7 @@ pub fn header_of(path: &Path) -> Result<Header, String> {
     let image = ImageFile::new(path, Zeroizing::default());
     let mut io = FileIo::open(path, false).map_err(|error| image.inaccessible(&error))?;
     let len = io.len().map_err(|error| image.inaccessible(&error))?;
-    Header::load(&mut io, len).map_err(|why| image.described(why))
+    Ok(Header::load(&mut io, len).map_err(|why| image.described(why))?)
 }
 
 /// Opens a file or device that no other targe uses, and keeps others from using it until it is closed.
@@ -293,29 +440,11 @@ pub(crate) fn is_image(path: &Path) -> bool {
     read.is_ok() && begin == *b"LUKS\xba\xbe"
 }
 
-/// Returns whether the file or device holds only zeros.
-pub(crate) fn is_blank(path: &Path) -> io::Result<bool> {
-    let FileIo(mut file) = FileIo::open(path, false)?;
-    let end = io::Seek::seek(&mut file, io::SeekFrom::End(0))?;
-    let mut piece = vec![0; 1 << 20];
-    let mut at = 0;
-    while at < end {
-        // Holes are skipped. Block devices have no holes.
-        match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
-            Ok(data) => at = data,
-            Err(rustix::io::Errno::NXIO) => return Ok(true),
-            Err(_) => {}
-        }
-        let len = file.read_at(&mut piece, at)?;
-        if len == 0 {
-            break;
-        }
-        if piece.get(..len).unwrap_or_default().iter().any(|byte| *byte != 0) {
-            return Ok(false);
-        }
-        at = at.saturating_add(u64::try_from(len).unwrap_or(u64::MAX));
-    }
-    Ok(true)
+/// Returns whether the file or device holds only zeros, or in addition a part of a header whose writing was
+/// interrupted.
+pub(crate) fn is_formattable(path: &Path) -> io::Result<bool> {
+    let mut io = FileIo::open(path, false)?;
+    Ok(BlankScan::of(&mut io)?.read(u64::MAX)? == Blankness::Blank)
 }
 
 /// Returns a fresh random key.
@@ -334,13 +463,5 @@ fn no_random(error: &io::Error) -> String {
 /// # Errors
 /// The error of the system.
 pub fn random(bytes: &mut [u8]) -> io::Result<()> {
-    // A request of up to 256 bytes is never filled partially (getrandom(2)).
-    for piece in bytes.chunks_mut(256) {
-        let fill = || rustix::rand::getrandom(&mut *piece, rustix::rand::GetRandomFlags::empty());
-        let filled = rustix::io::retry_on_intr(fill)?;
-        if filled != piece.len() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-    }
-    Ok(())
+    crate::random::fill(bytes)
 }

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, fchown, flock};
 use rustix::process::{Gid, Uid};
-use rustix::rand::{GetRandomFlags, getrandom};
 use security::opaque::{Password, PasswordRecord, StretchCost};
 use security::password_file::{PasswordFile, UserName};
+use zeroize::Zeroizing;
 
 use crate::config::secret;
-use crate::os_error;
+use crate::{file_attributes, os_error, random};
 
 /// Reads a file of password records, which only its owner may be able to read.
 ///
@@ -20,6 +20,19 @@ use crate::os_error;
 /// A fragment that describes the mistake.
 pub fn read(path: &Path) -> Result<PasswordFile, String> {
     secret::password_records(path)
+}
+
+/// Returns the text of a new file with the record of one user. This runs Argon2 once, at the cost that is
+/// wanted.
+///
+/// # Errors
+/// A fragment that describes what is wrong.
+pub fn text_of(user: &UserName, password: &Password, cost: StretchCost) -> Result<Zeroizing<String>, String> {
+    let bad_cost = |why| format!("cost {},{},{}: {why}", cost.memory_kib, cost.passes, cost.lanes);
+    let record = PasswordRecord::make(password, user.as_str(), cost, entropy()?).map_err(bad_cost)?;
+    let mut file = PasswordFile::new(cost, entropy()?).map_err(bad_cost)?;
+    file.set(user.clone(), record).map_err(|why| why.to_string())?;
+    Ok(file.to_text())
 }
 
 /// Stores the record of a user's password, and makes the file if there is none. Returns whether the user had
@@ -100,6 +113,14 @@ impl Guarded {
         self.directory.sync_all().map_err(|error| cannot("sync the directory of", &self.path, &error))
     }
 
+    /// Opens the file that is replaced, if there is one.
+    fn former(&self) -> io::Result<Option<File>> {
+        match File::open(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            former => former.map(Some),
+        }
+    }
+
     fn write(&self, fresh: &Path, text: &[u8]) -> io::Result<()> {
         // A file that a crash left may have another mode.
         match fs::remove_file(fresh) {
@@ -108,11 +129,12 @@ impl Guarded {
         }
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(fresh)?;
         // The daemon that reads the file may be another user than the one who changes it.
-        if let Ok(old) = self.path.metadata() {
-            let new = file.metadata()?;
+        if let Some(former) = self.former()? {
+            let (old, new) = (former.metadata()?, file.metadata()?);
             if (old.uid(), old.gid()) != (new.uid(), new.gid()) {
                 fchown(&file, Some(Uid::from_raw(old.uid())), Some(Gid::from_raw(old.gid())))?;
             }
+            file_attributes::copy(&former, &file)?;
         }
         file.write_all(text)?;
         file.sync_all()
@@ -123,13 +145,9 @@ fn cannot(what: &str, path: &Path, error: &io::Error) -> String {
     format!("cannot {what} {}: {}", path.display(), os_error(error))
 }
 
-/// Returns bytes from the generator of the operating system.
 fn entropy() -> Result<[u8; 32], String> {
-    let mut bytes = [0; 32];
-    match getrandom(&mut bytes, GetRandomFlags::empty()) {
-        Ok(len) if len == bytes.len() => Ok(bytes),
-        _ => Err("the operating system gives no random bytes".to_owned()),
-    }
+    random::entropy()
+        .map_err(|error| format!("the operating system gives no random bytes: {}", os_error(&error)))
 }
 
 #[cfg(test)]

@@ -6,9 +6,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use cartridge::library::{Counts, Element, Library};
-use scsi::sense::Sense;
 
-use crate::library::{DriveName, OperatorChange};
+use crate::library::{DriveName, MotionFailure, OperatorChange};
 use crate::task::TaskId;
 
 /// A medium changer.
@@ -26,7 +25,7 @@ pub(crate) struct Changer {
     /// The changes that wait. There are no more than tasks and operators.
     pub(crate) waiting: VecDeque<Motion>,
     /// How the changes of tasks ended.
-    pub(crate) ended: BTreeMap<TaskId, Result<(), Sense>>,
+    pub(crate) ended: BTreeMap<TaskId, Result<(), MotionFailure>>,
 }
 
 /// A change that is to be made.

@@ -36,12 +36,14 @@ use crate::medium_removal::MediaEvent;
 use crate::nexus::Nexuses;
 use crate::orw_generation::OrwGenerations;
 use crate::passed_device::PassedDevice;
+use crate::pr::operator::OperatorRemoval;
 use crate::range_lock::ByteRange;
 use crate::recorder::Recorder;
 use crate::sanitizer::Sanitizer;
 use crate::save_queue::SaveQueue;
 use crate::settings::Settings;
 use crate::slow_command::SlowCommands;
+use crate::space_threshold::KnownThreshold;
 use crate::spc_state::SpcState;
 use crate::stats::UnitStats;
 use crate::tape_drive::TapeDrive;
@@ -159,10 +161,15 @@ pub(crate) struct DeviceServer {
     idle: Duration,
     /// Since when the unit has no task.
     idle_since: Option<Instant>,
-    /// How much storage the medium used when it ran out of space, if every nexus has been informed of that.
+    /// How much storage the medium used when it ran out of space, if every nexus has been informed of that;
+    /// `u64::MAX` while that is not measured.
     full_at: Option<u64>,
+    /// When the storage that the unit shares with others counts as short, if its owner knows.
+    pub(crate) space_threshold: Option<KnownThreshold>,
     /// The state change that is being stored, and the tasks that wait to make one.
     pub(crate) saves: SaveQueue,
+    /// How far the operator's last change of the reservations is.
+    pub(crate) operator_removal: OperatorRemoval,
     /// Tasks that disable the write cache. While there is one, every write is durable when it is
     /// acknowledged.
     closing_cache: Vec<TaskId>,
@@ -196,7 +203,8 @@ impl DeviceServer {
         let profile = medium.adopt_capabilities();
         Self {
             now: Instant::ORIGIN,
-            settings: Settings::new(config.write_cache, config.tasks),
+            settings: Settings::new(config.write_cache, config.tasks)
+                .with_provisioning_reports(config.reports_provisioning()),
             info: UnitInfo {
                 config,
                 capabilities: profile,
@@ -233,7 +241,9 @@ impl DeviceServer {
             idle: Duration::ZERO,
             idle_since: Some(Instant::ORIGIN),
             full_at: None,
+            space_threshold: None,
             saves: SaveQueue::default(),
+            operator_removal: OperatorRemoval::default(),
             closing_cache: Vec::new(),
             drains: Vec::new(),
             retiring: Retiring::No,
@@ -260,7 +270,7 @@ impl DeviceServer {
             self.nexuses.establish_ua_all(Asc::INQUIRY_DATA_HAS_CHANGED, None);
         }
         if cache_changed {
-            self.settings.write_cache = self.power_on_settings().write_cache;
+            self.reset_write_cache();
         }
         if mode_changed {
             self.nexuses.establish_ua_all(Asc::MODE_PARAMETERS_CHANGED, None);

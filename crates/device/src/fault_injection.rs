@@ -27,6 +27,24 @@ base::bugs! {
     SimplePassesOrdered,
     /// WRITE AND VERIFY compares nothing.
     VerifyNothing,
+    /// WRITEs of some blocks end with MEDIUM ERROR although their medium has not failed.
+    WritesFailUncaused,
+    /// WRITEs of some blocks end with ABORTED COMMAND, PROTOCOL SERVICE CRC ERROR, although none of their
+    /// data was damaged.
+    WritesAbortedUncaused,
+    /// A unit attention is reported a second time.
+    AttentionsToldAgain,
+    /// Resets and new nexuses establish no unit attention.
+    ResetsUntold,
+    /// PREEMPT and CLEAR establish no unit attention.
+    PreemptionsUntold,
+    /// The end of a reservation that registrants share establishes no unit attention.
+    ReleasesUntold,
+    /// A reset that occurs while another one is pending is reported as well.
+    MergedResetsToldTwice,
+    /// A reset establishes no unit attention for the nexus that requested it, if it aborts tasks of this
+    /// nexus.
+    ResetsUntoldToAborted,
     /// Commands to a LUN that is removed are never answered.
     RemovalForgetsCommands,
     /// A persistent reservation takes effect before it is saved, and stays in effect when saving fails.

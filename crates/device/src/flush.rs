@@ -46,10 +46,31 @@ impl DeviceServer {
         volatile_cache || (!read_only && may_remain && self.is_disk())
     }
 
-    /// Returns whether the write cache counts as enabled: also when it is disabled, until everything that was
-    /// acknowledged under it is durable. A host that reads that it is disabled flushes no more.
+    /// Returns whether the write cache counts as enabled: it is enabled, or a flush is owed.
     pub(crate) fn has_write_cache(&self) -> bool {
-        self.settings.write_cache || (self.is_disk() && self.medium.has_unflushed_changes())
+        self.settings.write_cache || self.owes_flush()
+    }
+
+    /// Returns whether MODE SENSE reports the write cache as enabled. It does while writes are lost, too: a
+    /// host that reads that it is disabled flushes no more, and would not learn of the loss.
+    pub(crate) fn reports_write_cache(&self) -> bool {
+        self.has_write_cache() || (self.is_disk() && !self.is_flush_trusted())
+    }
+
+    /// Returns whether the write cache is disabled, but was disabled without a flush, and something that was
+    /// acknowledged under it is not known to be durable. A host that reads that it is disabled flushes no
+    /// more.
+    pub(crate) fn owes_flush(&self) -> bool {
+        self.is_disk() && !self.settings.write_cache && self.medium.owes_flush()
+    }
+
+    /// Puts the power-on value of the write cache setting in force, without a flush.
+    pub(crate) fn reset_write_cache(&mut self) {
+        let is_enabled = self.power_on_settings().write_cache;
+        if self.settings.write_cache && !is_enabled {
+            self.medium.owe_flush();
+        }
+        self.settings.write_cache = is_enabled;
     }
 
     fn is_disk(&self) -> bool {

@@ -25,12 +25,13 @@
 //! | ACA | never established (NormACA is refused) |
 //! | persistent reservations with and without APTPL, generation | moves; replaces what was loaded |
 //! | identifying information, saved mode settings, failure of SANITIZE or FORMAT UNIT | moves; is durable too |
+//! | whether hosts count on a flush although the write cache is disabled | moves, apart from the setting |
 //! | mode settings in force, SPC-2 reservation, timestamp, ORWRITE generations | moves |
-//! | unit attentions, media events and TapeAlert flags of each nexus, and of lost nexuses | moves |
+//! | unit attentions, media events, TapeAlert flags and settings of each nexus; unit attentions of lost nexuses | moves |
 //! | prevention of medium removal, stopped unit, ejected medium, tray | moves |
 //! | data and echo buffers, self-test results, results of copies, ROD tokens | moves |
 //! | counters, log counters and their last reset, latencies, idle time, uptime | moves |
-//! | a failed flush, out of space, ended drain of the operator | moves |
+//! | a failed flush, out of space, reached threshold of the storage, ended drain of the operator | moves |
 //! | what limits have saved up | moves; the limits are in the configuration |
 //! | the record of a writable disc, also what is not saved of it | moves; the sectors are in the medium |
 //! | loaded cartridge: label with its changes, ends of partitions, position; unloaded, empty or unusable drive | moves; the log is in the medium |
@@ -45,8 +46,9 @@
 //! | secrets from which tokens and nonces are made | made anew from the entropy of [`LogicalUnit::seed`] |
 //! | slow commands that were not reported, numbers of tickets and calls | are dropped; no initiator sees them |
 //!
-//! Where the configuration has changed between both processes, nexuses receive the unit attentions that a
-//! changed configuration of a running unit would have established.
+//! Where capacity, write cache, write protection or the rules for tasks have changed between both processes,
+//! nexuses receive the unit attentions that a changed configuration of a running unit would have established.
+//! Other INQUIRY data, which come from another release, are not reported.
 //!
 //! [`LogicalUnit::restore`]: crate::unit::LogicalUnit::restore
 //! [`LogicalUnit::busy`]: crate::unit::LogicalUnit::busy
@@ -77,6 +79,7 @@ use crate::rate_limit::handover::LimiterState;
 use crate::recorder::RecorderState;
 use crate::sanitizer::SanitizeFailureState;
 use crate::settings::handover::SettingsState;
+use crate::space_threshold::KnownThreshold;
 use crate::tape_drive::handover::TapeDriveState;
 use counters::{ErrorsState, StatisticsState, StatsState};
 
@@ -99,6 +102,10 @@ pub(crate) struct ServerState {
     pub(crate) reported: ReportedState,
     pub(crate) nexuses: NexusesState,
     pub(crate) settings: SettingsState,
+    /// Whether changes have to be flushed that were acknowledged under a write cache, although the setting
+    /// is off. While it is on, the next process assumes that there are some.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub(crate) owes_flush: bool,
     pub(crate) spc: SpcSection,
     pub(crate) orw_generations: OrwState,
     pub(crate) copies: Vec<OperationState>,
@@ -108,6 +115,8 @@ pub(crate) struct ServerState {
     pub(crate) idle_ns: u64,
     pub(crate) flush_failed: bool,
     pub(crate) full_at: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) space_threshold: Option<KnownThreshold>,
     pub(crate) drain: Option<DrainState>,
     pub(crate) recorder: Option<RecorderState>,
     pub(crate) pass_through: Option<PassedState>,
@@ -132,7 +141,8 @@ pub(crate) struct ReportedState {
     pub(crate) read_only: bool,
     pub(crate) nexus_task_sets: bool,
     pub(crate) task_aborted_status: bool,
-    /// A checksum of the INQUIRY data and the vital product data.
+    /// A checksum of the INQUIRY data and the vital product data. This release does not read it. Earlier ones
+    /// require it, and report INQUIRY DATA HAS CHANGED if theirs is another.
     pub(crate) inquiry_crc32c: u32,
 }
 

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use scsi::inquiry::{
     DeviceType, Qualifier, StandardInquiry, VERSION_SPC_3, VERSION_SPC_4, VERSION_SPC_5, version_descriptor,
 };
+use scsi::mode::page as page_code;
 use scsi::sense::Sense;
 use scsi::transport_id::PROTOCOL_ISCSI;
 use scsi::vpd::{Association, Designator, ExtendedInquiry, Page, page};
@@ -82,12 +83,19 @@ impl InquiryData<'_> {
             }
             .encode()
             .to_vec(),
-            page::MODE_PAGE_POLICY => ALL_PAGES_SHARED.to_vec(),
+            page::MODE_PAGE_POLICY => self.mode_page_policy(),
             page::SCSI_PORTS => self.ports(),
             page::THIRD_PARTY_COPY => self.third_party_copy_page.clone()?,
             _ => self.vital_pages.iter().find(|(own, _)| *own == code)?.1.clone(),
         };
         Some(Page { peripheral: self.device_type.0, code, body: &body }.encode())
+    }
+
+    /// Returns the body of the mode page policy page: the pages that each nexus has of its own, then that all
+    /// others are shared.
+    fn mode_page_policy(&self) -> Vec<u8> {
+        let own = (self.device_type == DeviceType::SEQUENTIAL_ACCESS).then_some(PROTECTION_PER_NEXUS);
+        own.into_iter().chain([OTHER_PAGES_SHARED]).flatten().collect()
     }
 
     /// Returns the codes of the supported pages, ascending.
@@ -167,8 +175,10 @@ impl InquiryData<'_> {
     }
 }
 
-/// The body of the mode page policy page: every page and subpage is shared by all nexuses.
-const ALL_PAGES_SHARED: [u8; 4] = [0x3f, 0xff, 0, 0];
+/// A mode page policy descriptor: every page and subpage without a descriptor is shared by all nexuses.
+const OTHER_PAGES_SHARED: [u8; 4] = [0x3f, 0xff, 0, 0];
+/// Each nexus has a control data protection page of its own (policy 11b).
+const PROTECTION_PER_NEXUS: [u8; 4] = [page_code::CONTROL, page_code::CONTROL_DATA_PROTECTION, 3, 0];
 
 fn port_name(port: &TargetPort) -> Designator {
     Designator::scsi_name(Association::TARGET_PORT, Some(port.protocol), &port.port_name)

@@ -79,12 +79,21 @@ pub struct LibraryChange {
 /// Why a change was not made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeFailure {
-    /// The sense data of the command.
-    pub sense: Sense,
+    /// How the command ends.
+    pub status: MotionFailure,
     /// The name of the cartridge that cannot be used, if that is the reason.
     pub unusable: Option<String>,
     /// The reason, for an operator.
     pub why: String,
+}
+
+/// How a command ends whose motion was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MotionFailure {
+    /// With BUSY, since the operator drains one of the drives: its host repeats it.
+    Busy,
+    /// With CHECK CONDITION and this sense data.
+    CheckCondition(Sense),
 }
 
 /// A change that an operator makes.

@@ -3,6 +3,7 @@
 //! Only known values are reported: the unit has no thermometer and no medium scan, and a medium reports no
 //! corrected errors.
 
+use alloc::vec;
 use alloc::vec::Vec;
 
 use scsi::log::{Page, Parameter, control, page};
@@ -13,7 +14,7 @@ use crate::self_test::SelfTestResults;
 /// The parameters of a LOG SENSE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogRequest {
-    /// PC: which kind of values.
+    /// PC: which values of counters.
     pub(crate) page_control: u8,
     /// PAGE CODE.
     pub(crate) code: u8,
@@ -85,8 +86,29 @@ pub(crate) struct ErrorCounts {
     pub(crate) verified_bytes: u64,
 }
 
-/// PC for cumulative values: the only ones that these parameters have.
-pub(crate) const CUMULATIVE: u8 = 0b01;
+/// PC. It has a meaning for counters only (SPC-5 §7.3): lists, and the list of pages, have one value. The
+/// field is ignored for them, because tapeinfo and other programs that read TapeAlert flags leave it zero.
+mod page_control {
+    pub(super) const THRESHOLD: u8 = 0b00;
+    #[cfg(test)]
+    pub(super) const CUMULATIVE: u8 = 0b01;
+    pub(super) const DEFAULT_THRESHOLD: u8 = 0b10;
+    pub(super) const DEFAULT_CUMULATIVE: u8 = 0b11;
+}
+
+/// Returns a parameter with the values that PC selects. Counters have no threshold that anything compares
+/// them with: it is the largest number, as that of LTO drives.
+fn with_values(parameter: Parameter, page_control: u8) -> Parameter {
+    let filler = match page_control {
+        page_control::THRESHOLD | page_control::DEFAULT_THRESHOLD => 0xff,
+        page_control::DEFAULT_CUMULATIVE => 0,
+        _ => return parameter,
+    };
+    if parameter.control & control::LIST != 0 {
+        return parameter;
+    }
+    Parameter { value: vec![filler; parameter.value.len()], ..parameter }
+}
 
 /// Returns the page codes of a unit, ascending.
 fn pages(facts: LogSource<'_>) -> Vec<u8> {
@@ -100,14 +122,11 @@ fn pages(facts: LogSource<'_>) -> Vec<u8> {
 /// Answers LOG SENSE.
 ///
 /// # Errors
-/// INVALID FIELD IN CDB for a page, a kind of values or a parameter that is not supported.
+/// INVALID FIELD IN CDB for a page or a parameter that is not supported.
 pub(crate) fn sense(request: LogRequest, facts: LogSource<'_>) -> Result<Vec<u8>, Sense> {
     let pages = pages(facts);
     if !pages.contains(&request.code) {
         return Err(Sense::invalid_cdb(2, Some(5)));
-    }
-    if request.page_control != CUMULATIVE {
-        return Err(Sense::invalid_cdb(2, Some(7)));
     }
     let lists_subpages = request.subpage == page::SUPPORTED_SUBPAGES && request.code == page::SUPPORTED_PAGES;
     if request.subpage != 0 && !lists_subpages {
@@ -135,8 +154,8 @@ pub(crate) fn sense(request: LogRequest, facts: LogSource<'_>) -> Result<Vec<u8>
         return Err(Sense::invalid_cdb(5, None));
     }
     let mut body = Vec::new();
-    for parameter in parameters.iter().filter(|parameter| parameter.code >= request.pointer) {
-        parameter.encode(&mut body);
+    for parameter in parameters.into_iter().filter(|parameter| parameter.code >= request.pointer) {
+        with_values(parameter, request.page_control).encode(&mut body);
     }
     Ok(Page { code: request.code, subpage: None, body: &body }.encode())
 }
@@ -271,9 +290,13 @@ mod tests {
     }
 
     fn ask(code: u8, subpage: u8, pointer: u16) -> Result<Vec<u8>, Sense> {
+        ask_for(page_control::CUMULATIVE, code, subpage, pointer)
+    }
+
+    fn ask_for(page_control: u8, code: u8, subpage: u8, pointer: u16) -> Result<Vec<u8>, Sense> {
         let mut self_tests = SelfTestResults::default();
         self_tests.record(SelfTestCode::BackgroundShort, SelfTestResult::Passed, 7);
-        let request = LogRequest { page_control: CUMULATIVE, code, subpage, pointer };
+        let request = LogRequest { page_control, code, subpage, pointer };
         let storage = Some(Storage { available: 0x0102_0304, used: 5, dedicated: false });
         sense(request, facts(&self_tests, storage))
     }
@@ -299,11 +322,32 @@ mod tests {
         assert_eq!(ask(0x2f, 0, 1), Err(Sense::invalid_cdb(5, None)));
         let self_tests = SelfTestResults::default();
         let facts = facts(&self_tests, None);
-        let request = LogRequest { page_control: CUMULATIVE, code: 0x0c, subpage: 0, pointer: 0 };
+        let request =
+            LogRequest { page_control: page_control::CUMULATIVE, code: 0x0c, subpage: 0, pointer: 0 };
         assert_eq!(sense(request, facts), Err(Sense::invalid_cdb(2, Some(5))));
-        for page_control in [0, 2, 3] {
-            let request = LogRequest { page_control, code: 0x2f, subpage: 0, pointer: 0 };
-            assert_eq!(sense(request, facts), Err(Sense::invalid_cdb(2, Some(7))));
+    }
+
+    #[test]
+    fn the_page_control_selects_values_of_counters_only() {
+        for page_control in 0..4 {
+            for (code, subpage) in
+                [(0x00, 0), (0x00, 0xff), (0x0c, 0), (0x10, 0), (0x15, 0), (0x19, 0), (0x2f, 0)]
+            {
+                assert_eq!(ask_for(page_control, code, subpage, 0), ask(code, subpage, 0), "{code:02x}");
+            }
+            for code in [0x02, 0x03, 0x05] {
+                let (page, cumulative) =
+                    (ask_for(page_control, code, 0, 0).unwrap(), ask(code, 0, 0).unwrap());
+                assert_eq!(page[..8], cumulative[..8]);
+                for (parameter, cumulative) in page[4..].chunks(12).zip(cumulative[4..].chunks(12)) {
+                    let expected = match page_control {
+                        page_control::CUMULATIVE => &cumulative[4..],
+                        page_control::DEFAULT_CUMULATIVE => &[0; 8],
+                        _ => &[0xff; 8],
+                    };
+                    assert_eq!((&parameter[..4], &parameter[4..]), (&cumulative[..4], expected));
+                }
+            }
         }
     }
 

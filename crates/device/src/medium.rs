@@ -102,6 +102,8 @@ struct OwnedOp {
     cached_since: Option<u32>,
     /// Whether the medium then had a volatile cache.
     is_cached: bool,
+    /// Whether the write cache was enabled then, and has been disabled without a flush since.
+    is_owed: bool,
     flushes: bool,
     /// The acknowledged changes that the operation makes durable if it is a flush.
     covers: u64,
@@ -160,6 +162,11 @@ impl MediumAccess {
         self.store.space()
     }
 
+    /// Returns whether the medium does not answer now.
+    pub(crate) fn is_away(&self) -> bool {
+        self.store.is_away()
+    }
+
     /// Returns the last bytes of the image of a writable disc, if the medium is one.
     pub(crate) fn trailer(&self) -> Option<Vec<u8>> {
         self.store.trailer()
@@ -177,6 +184,7 @@ impl MediumAccess {
             changes: !matches!(action, OpAction::Read { .. }),
             cached_since,
             is_cached: cached_since.is_some() && self.is_cached,
+            is_owed: false,
             flushes: matches!(action, OpAction::Flush),
             covers: self.cached.mark(),
             held_bytes: held_bytes(&action),
@@ -421,11 +429,14 @@ impl MediumAccess {
             let completion = self.store.poll()?;
             let Some(slot) = self.slot_mut(completion.id) else { continue };
             match slot.state {
-                State::InFlight(OwnedOp { owner, tag, flushes, is_cached, covers, .. }) => {
+                State::InFlight(OwnedOp { owner, tag, flushes, is_cached, is_owed, covers, .. }) => {
                     self.busy -= 1;
                     if completion.result.is_ok() {
                         if is_cached {
                             self.cached.acknowledge();
+                            if is_owed {
+                                self.cached.owe();
+                            }
                         } else if flushes {
                             self.cached.flushed(covers);
                         }
@@ -459,8 +470,9 @@ impl MediumAccess {
         self.abandoned -= 1;
         self.abandoned_bytes = self.abandoned_bytes.saturating_sub(op.held_bytes);
         self.unlock(TaskId::abandoned(slot_of(id)));
-        self.late_flush_failed |=
-            op.flushes && result.as_ref().is_err_and(|failure| failure.fault != Fault::NotSubmitted);
+        self.late_flush_failed |= op.flushes
+            && result.as_ref().is_err_and(|failure| failure.fault != Fault::NotSubmitted)
+            && !self.keeps_changes();
         match result {
             Ok(OpOutput::Data(data) | OpOutput::Done(data)) => self.recycle(data),
             Ok(OpOutput::Response(_)) => {

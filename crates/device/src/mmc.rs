@@ -37,6 +37,7 @@ use crate::mode::TapeParameters;
 pub(crate) static COMMAND_SET: CommandSet = CommandSet {
     device_type: DeviceType::CD_DVD,
     rows: table::ROWS,
+    ignores_obsolete_bits: false,
     fallback: None,
     third_party_copy: false,
     mode: mode_pages::LAYOUT,

@@ -49,6 +49,8 @@ pub(crate) struct MediumParameters {
     pub(crate) tape: TapeParameters,
     /// The elements of a medium changer.
     pub(crate) elements: Counts,
+    /// How many threshold sets are left when the storage of a thin unit counts as short, if that is known.
+    pub(crate) threshold_sets: Option<u32>,
     /// The mode parameters of the unit's device type.
     pub(crate) layout: &'static ModeLayout,
 }
@@ -56,6 +58,8 @@ pub(crate) struct MediumParameters {
 /// What the mode parameters of a tape drive report of its cartridge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TapeParameters {
+    /// Whether the cartridge is WORM.
+    pub(crate) is_worm: bool,
     /// MEDIUM TYPE.
     pub(crate) medium_type: u8,
     /// DENSITY CODE.
@@ -79,6 +83,7 @@ pub(crate) struct TapeParameters {
 impl TapeParameters {
     /// Those of a unit without a cartridge.
     pub(crate) const EMPTY: Self = Self {
+        is_worm: false,
         medium_type: 0,
         density: 0,
         partition: 0,
@@ -126,14 +131,15 @@ pub(crate) fn sense(
 ) -> Result<Vec<u8>, Sense> {
     let layout = medium.layout;
     let mut pages = Vec::new();
-    for row in layout.pages.iter().filter(|row| row.is_asked(request.code, request.subpage)) {
+    let asked = layout.pages.iter().filter(|row| row.is_asked(request.code, request.subpage));
+    for row in asked.filter(|row| row.is_present(&medium)) {
         let body = match request.values {
             PageControl::Changeable => row.changeable(),
             PageControl::Default => row.values(defaults, medium),
             PageControl::Current => row.current(current, medium),
             PageControl::Saved => row.values(saved, medium),
         };
-        let saveable = !row.bits.is_empty() && !row.is_of_tape();
+        let saveable = !row.bits.is_empty() && !row.is_unsaved();
         Page { code: row.code, subpage: row.subpage, saveable, body: &body }.encode(&mut pages);
     }
     // A tape drive has no page 00h, but hosts request it to get the header and the block descriptor alone.
@@ -164,7 +170,7 @@ const BUFFERED: u8 = 0x10;
 
 /// Returns the block descriptor of a tape drive: DENSITY CODE, no NUMBER OF BLOCKS, and BLOCK LENGTH.
 fn tape_descriptor(settings: &Settings, tape: TapeParameters) -> BlockDescriptor {
-    BlockDescriptor { blocks: u64::from(tape.density) << 24, block_len: settings.stream.block_len }
+    BlockDescriptor { blocks: u64::from(tape.density) << 24, block_len: settings.nexus.block_len }
 }
 
 /// Checks the parameter list of a MODE SELECT and returns the settings that it requests.
@@ -194,7 +200,8 @@ pub(crate) fn select(
     while !pages.is_empty() {
         let at = bytes.len() - pages.remaining();
         let sent = Page::take(&mut pages).map_err(|_| length_error())?;
-        let find = |row: &&PageRow| (row.code, row.subpage) == (sent.code, sent.subpage);
+        let find =
+            |row: &&PageRow| (row.code, row.subpage) == (sent.code, sent.subpage) && row.is_present(&medium);
         let row = medium.layout.pages.iter().find(find);
         let row = row.ok_or_else(|| wrong_at(at, Some(5)))?;
         let at_body = at + sent.header_len();
@@ -227,7 +234,7 @@ pub(crate) fn select(
         if new.queue_error.is_reserved() {
             return Err(wrong_at(at_body + QERR_AT, Some(2)));
         }
-        if !new.stream.protection.is_possible() {
+        if !new.nexus.protection.is_possible() {
             return Err(wrong_at(at_body, None));
         }
         if !new.write_parameters.is_possible() {
@@ -304,7 +311,7 @@ fn select_tape(
     if sent.block_len > StreamSettings::BLOCK_LEN_MAX {
         return Err(wrong_at(form.header_len() + 5, None));
     }
-    new.stream.block_len = sent.block_len;
+    new.nexus.block_len = sent.block_len;
     Ok(())
 }
 
@@ -370,8 +377,15 @@ impl PageRow {
         by_code && by_subpage && (code != page::ALL || subpage == 0 || subpage == page::ALL_SUBPAGES)
     }
 
-    /// Returns whether the page holds settings of a tape drive, which are not saved.
-    const fn is_of_tape(&self) -> bool {
+    /// Returns whether the unit has the page: that of thresholds belongs to units that have one.
+    fn is_present(&self, medium: &MediumParameters) -> bool {
+        let is_of_thresholds =
+            (self.code, self.subpage) == (page::INFORMATIONAL_EXCEPTIONS, page::LOGICAL_BLOCK_PROVISIONING);
+        !is_of_thresholds || medium.threshold_sets.is_some()
+    }
+
+    /// Returns whether the page holds settings that are not saved: those of a tape drive.
+    const fn is_unsaved(&self) -> bool {
         matches!(
             (self.code, self.subpage),
             (page::DATA_COMPRESSION | page::DEVICE_CONFIGURATION | page::MEDIUM_PARTITION, _)

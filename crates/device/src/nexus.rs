@@ -9,6 +9,7 @@ use scsi::sense::{Asc, Sense};
 
 use crate::contract::{Nexus, NexusId, RelativePort};
 use crate::medium_removal::MediaEvent;
+use crate::settings::NexusSettings;
 use crate::tape_drive::{Alert, TapeAlerts};
 use crate::unit_attention::UnitAttentions;
 
@@ -28,6 +29,8 @@ pub(crate) struct NexusState {
     pub(crate) media_event: MediaEvent,
     /// The TapeAlert flags that it has not read.
     tape_alerts: TapeAlerts,
+    /// Its settings of a tape drive. The host that returns after a loss sets them anew.
+    settings: NexusSettings,
 }
 
 /// Every nexus, by number.
@@ -67,7 +70,9 @@ impl Nexuses {
                 let attentions = self.remembered(&nexus);
                 let media_event = MediaEvent::NoChange;
                 let tape_alerts = self.unread_alerts;
-                self.present.insert(at, NexusState { nexus, attentions, media_event, tape_alerts });
+                let settings = NexusSettings::DEFAULT;
+                let state = NexusState { nexus, attentions, media_event, tape_alerts, settings };
+                self.present.insert(at, state);
             }
         }
     }
@@ -130,6 +135,29 @@ impl Nexuses {
         if let Some(state) = self.find_mut(id) {
             state.tape_alerts = TapeAlerts::default();
         }
+    }
+
+    /// Returns the settings of a nexus.
+    pub(crate) fn settings(&self, id: NexusId) -> NexusSettings {
+        self.find(id).map_or(NexusSettings::DEFAULT, |state| state.settings)
+    }
+
+    /// Replaces the settings of a nexus.
+    pub(crate) fn set_settings(&mut self, id: NexusId, settings: NexusSettings) {
+        if let Some(state) = self.find_mut(id) {
+            state.settings = settings;
+        }
+    }
+
+    /// Gives every nexus the default settings.
+    pub(crate) fn reset_settings(&mut self) {
+        self.present.iter_mut().for_each(|state| state.settings = NexusSettings::DEFAULT);
+    }
+
+    /// Clears the TapeAlert flags of every nexus: the cartridge that they are about is gone.
+    pub(crate) fn clear_alerts(&mut self) {
+        self.unread_alerts = TapeAlerts::default();
+        self.present.iter_mut().for_each(|state| state.tape_alerts = TapeAlerts::default());
     }
 
     /// Establishes a unit attention for one nexus.

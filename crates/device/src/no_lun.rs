@@ -11,6 +11,7 @@ use scsi::status::Status;
 use scsi::vpd::{self, page};
 
 use crate::contract::SenseBytes;
+use crate::device_server::medium_change::AWAY;
 use crate::report_luns;
 
 /// A response that is complete at once.
@@ -26,20 +27,43 @@ pub struct Response {
     pub transferable: u64,
 }
 
+/// Why a LUN leads to no logical unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absence {
+    /// The nexus has no such LUN.
+    NotMapped,
+    /// The LUN is in the map of the nexus, and its unit has no medium yet.
+    WithoutMedium,
+}
+
 /// Answers `cdb` for a LUN without a logical unit. `luns` are the units that the nexus may see, `data_in_len`
 /// is how many bytes the initiator accepts.
 ///
 /// INQUIRY reports that there is no unit, REPORT LUNS lists the units that exist, and REQUEST SENSE returns
-/// the reason. Every other command ends with LOGICAL UNIT NOT SUPPORTED.
-pub fn respond(cdb: &Cdb, luns: &[Lun], data_in_len: u32) -> Response {
+/// the reason. Every other command ends with that reason, LOGICAL UNIT NOT SUPPORTED, if the nexus has no
+/// such LUN.
+///
+/// For a unit that is still to come, the commands that only ask for the state of the unit end with NOT
+/// READY, so that path checkers see immediately that this path is down. All others end with BUSY, because a
+/// host that used the LUN before this process began repeats them (SAM-5 §5.3.1): Linux for 180 s, QEMU for
+/// some 40 s. NOT READY, LOGICAL UNIT DOES NOT RESPOND TO SELECTION would fail a read, a write or READ
+/// CAPACITY immediately, and the host's file system with it.
+pub fn respond(cdb: &Cdb, luns: &[Lun], absence: Absence, data_in_len: u32) -> Response {
+    let reason = match absence {
+        Absence::NotMapped => NOT_SUPPORTED,
+        Absence::WithoutMedium => AWAY,
+    };
     let found = match cdb.opcode() {
         opcode::INQUIRY => inquiry(cdb).map(|data| (data, u64::from(cdb.u16(3)))),
         opcode::REPORT_LUNS => report_luns::answer(cdb, luns),
         opcode::REQUEST_SENSE => {
-            let sense = SenseBytes::new(&NOT_SUPPORTED, cdb.u8(1) & 1 == 1);
+            let sense = SenseBytes::new(&reason, cdb.u8(1) & 1 == 1);
             Ok((Vec::from(sense.bytes()), u64::from(cdb.u8(4))))
         }
-        _ => Err(NOT_SUPPORTED),
+        other if absence == Absence::WithoutMedium && !asks_for_state(other) => {
+            return Response { data: Vec::new(), status: Status::BUSY, sense: None, transferable: 0 };
+        }
+        _ => Err(reason),
     };
     match found {
         Ok((mut data, allocation)) => {
@@ -55,6 +79,12 @@ pub fn respond(cdb: &Cdb, luns: &[Lun], data_in_len: u32) -> Response {
             transferable: 0,
         },
     }
+}
+
+/// Returns whether a command only asks for, or changes, the state of the unit. A host repeats it by itself as
+/// long as it needs the answer.
+const fn asks_for_state(opcode: u8) -> bool {
+    matches!(opcode, opcode::TEST_UNIT_READY | opcode::START_STOP_UNIT | opcode::SEND_DIAGNOSTIC)
 }
 
 /// LOGICAL UNIT NOT SUPPORTED.
@@ -97,7 +127,7 @@ mod tests {
     use super::*;
 
     fn ask(cdb: &[u8], data_in_len: u32) -> Response {
-        respond(&Cdb::from_bytes(cdb).unwrap(), &[Lun(0)], data_in_len)
+        respond(&Cdb::from_bytes(cdb).unwrap(), &[Lun(0)], Absence::NotMapped, data_in_len)
     }
 
     #[test]
@@ -132,6 +162,24 @@ mod tests {
         );
         let descriptor = ask(&[0x03, 1, 0, 0, 252, 0], 252);
         assert_eq!(descriptor.data[..4], [0x72, 5, 0x25, 0]);
+    }
+
+    #[test]
+    fn a_unit_whose_medium_is_still_to_come_is_not_ready() {
+        let ask =
+            |cdb: &[u8]| respond(&Cdb::from_bytes(cdb).unwrap(), &[Lun(0)], Absence::WithoutMedium, 252);
+        for cdb in [[0; 6], [0x1b, 0, 0, 0, 1, 0], [0x1d, 4, 0, 0, 0, 0]] {
+            let sense = ask(&cdb).sense.unwrap();
+            assert_eq!((sense.bytes()[2], &sense.bytes()[12..14]), (2, &[0x05, 0][..]));
+        }
+        // A host that used the unit before repeats what it needs.
+        for cdb in [&[0x28; 10][..], &[0x2a; 10], &[0x35; 10], &[0x25; 10], &[0x5e; 10], &[0x1a; 6]] {
+            let answer = ask(cdb);
+            assert_eq!((answer.status, answer.sense, answer.data.len()), (Status::BUSY, None, 0));
+        }
+        assert_eq!(ask(&[0x12, 0, 0, 0, 36, 0]).data[0], 0x7f, "a host that looks for LUNs attaches none");
+        let requested = ask(&[0x03, 0, 0, 0, 252, 0]);
+        assert_eq!((requested.status, requested.data[2], requested.data[12]), (Status::GOOD, 2, 0x05));
     }
 
     #[test]

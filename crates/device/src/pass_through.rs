@@ -54,6 +54,7 @@ const fn set(rows: &'static [crate::device_server::table::Row]) -> CommandSet {
     CommandSet {
         device_type: DeviceType::UNKNOWN,
         rows,
+        ignores_obsolete_bits: false,
         fallback: Some(&table::FALLBACK),
         third_party_copy: false,
         mode: ModeLayout {
@@ -72,8 +73,14 @@ const fn set(rows: &'static [crate::device_server::table::Row]) -> CommandSet {
     }
 }
 
-/// Passes a command to the device.
+/// Passes a command to the device. A command that asks whether the device is ready does not wait for one that
+/// is away.
 pub(super) fn forward(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
+    if matches!(task.cdb.opcode(), opcode::TEST_UNIT_READY | opcode::START_STOP_UNIT)
+        && let Some(sense) = server.not_ready()
+    {
+        return Outcome::CheckCondition(sense);
+    }
     forward_then(server, task, observe::of(task.cdb.opcode()))
 }
 
@@ -99,10 +106,11 @@ fn naca_byte(task: &TaskInfo) -> Option<u16> {
     (task.cdb.u8(byte) & 0x04 != 0).then_some(u16::try_from(byte).ok()?)
 }
 
-/// Reports a unit attention of the nexus. Without one, the device answers, which knows its progress.
+/// Reports a unit attention of the nexus, or that the device is away. Otherwise the device answers, which
+/// knows its progress.
 pub(super) fn request_sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let waiting = server.nexuses.find_mut(task.nexus).and_then(|state| state.attentions.take());
-    match waiting {
+    match waiting.or_else(|| server.not_ready()) {
         Some(sense) => {
             let bytes = SenseBytes::new(&sense, task.cdb.u8(1) & 1 == 1);
             Outcome::ParameterData { bytes: bytes.bytes().to_vec(), allocation: task.cdb.u8(4).into() }
@@ -118,11 +126,12 @@ pub(super) fn request_sense(server: &mut DeviceServer, task: &TaskInfo) -> Outco
 pub(super) fn prevent_allow(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     match task.cdb.u8(4) & 3 {
         prevent @ (0 | 1) => {
-            let was_prevented = server.spc.removal.check().is_err();
             server.spc.removal.prevent(task.nexus, prevent == 1);
-            let is_first = prevent == 1 && !was_prevented;
-            if let (true, Some(pass_through)) = (is_first, &mut server.pass_through) {
-                pass_through.prevents = true;
+            // While the device has not confirmed the prevention of one nexus, it can refuse it. Another nexus
+            // does not rely on it, and asks the device itself.
+            let device = server.pass_through.as_mut().filter(|device| !device.has_confirmed_prevention);
+            if let (1, Some(device)) = (prevent, device) {
+                device.prevents = true;
                 return forward_then(server, task, Some(observe::prevention));
             }
             Outcome::Good
@@ -152,6 +161,7 @@ impl DeviceServer {
             return false;
         };
         pass_through.prevents = false;
+        pass_through.has_confirmed_prevention = false;
         let bytes = vec![opcode::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, 0, 0];
         let allow = DeviceCommand { bytes, transfer: Transfer::Nothing, timeout_s: USUAL_TIMEOUT_S };
         self.medium.submit(self.now, TaskId::DEVICE, 0, OpAction::Command(Box::new(allow)));

@@ -15,6 +15,8 @@ pub(crate) struct PassedDevice {
     pub(crate) expects_reset_report: bool,
     /// Whether the device was told to prevent the removal of its medium.
     pub(crate) prevents: bool,
+    /// Whether it has answered that it does.
+    pub(crate) has_confirmed_prevention: bool,
     /// How many times in a row the device reported a unit attention instead of allowing the removal.
     pub(crate) allows_refused: u8,
 }
@@ -27,13 +29,22 @@ impl PassedDevice {
             block_len: device.block_len,
             expects_reset_report: true,
             prevents: false,
+            has_confirmed_prevention: false,
             allows_refused: 0,
         }
     }
 
     /// Returns what is known in a document that one process hands over to the next.
     pub(crate) const fn export(&self) -> PassedState {
-        let Self { device: _, block_len, expects_reset_report, prevents, allows_refused } = self;
+        let Self {
+            device: _,
+            block_len,
+            expects_reset_report,
+            prevents,
+            // A unit that is handed over has no command in flight.
+            has_confirmed_prevention: _,
+            allows_refused,
+        } = self;
         PassedState {
             block_len: *block_len,
             expects_reset_report: *expects_reset_report,
@@ -48,6 +59,7 @@ impl PassedDevice {
         self.block_len = *block_len;
         self.expects_reset_report = *expects_reset_report;
         self.prevents = *prevents;
+        self.has_confirmed_prevention = *prevents;
         self.allows_refused = *allows_refused;
     }
 }

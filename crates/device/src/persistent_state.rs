@@ -2,7 +2,8 @@
 //! persistent reservations with APTPL, the identifying information, saved mode parameters, and the journal of
 //! an unfinished or failed SANITIZE or FORMAT UNIT.
 //!
-//! This module reads every version that was ever written, and writes only the newest. Unreadable state is an
+//! This module reads every version that was ever written. It writes the newest only if the state needs it, so
+//! that an earlier release can be installed again. Unreadable state is an
 //! error with a reason, never a guess: a forgotten reservation would let a fenced host write.
 
 use alloc::vec::Vec;
@@ -39,7 +40,12 @@ enum Version {
     V2 = 2,
     /// As V2, with the sanitize journal after the mode parameters, described where it is encoded.
     V3 = 3,
+    /// As V3. The bits of the mode parameters have two more: whether LBPERE is saved, and its value.
+    V4 = 4,
 }
+
+/// The bits of the mode parameters that the versions before V4 have.
+const SETTINGS_BITS_BEFORE_V4: u16 = 0x7f;
 
 /// The state that is saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,12 +97,14 @@ pub(crate) fn encode(
     if empty && !reservations.persists() {
         return Vec::new();
     }
+    let bits = settings.map_or(0, Settings::to_bits);
+    let version = if bits <= SETTINGS_BITS_BEFORE_V4 { Version::V3 } else { Version::V4 };
     let mut bytes = Vec::from(MAGIC);
-    bytes.extend_from_slice(&(Version::V3 as u16).to_be_bytes());
+    bytes.extend_from_slice(&(version as u16).to_be_bytes());
     reservations.encode(&mut bytes);
     information.encode(&mut bytes);
     bytes.push(u8::from(settings.is_some()));
-    bytes.extend_from_slice(&settings.map_or(0, Settings::to_bits).to_be_bytes());
+    bytes.extend_from_slice(&bits.to_be_bytes());
     SanitizeJournal::encode(medium_work, &mut bytes);
     bytes.extend_from_slice(&crc32c(&bytes).to_be_bytes());
     bytes
@@ -122,6 +130,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<PersistentState, StateDecodeError> 
         1 => Version::V1,
         2 => Version::V2,
         3 => Version::V3,
+        4 => Version::V4,
         other => return Err(StateDecodeError::UnknownVersion(other)),
     };
     if crc32c(body) != u32::from_be_bytes(*sum) {
@@ -131,11 +140,12 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<PersistentState, StateDecodeError> 
     let information = IdentifyingInformation::take(&mut reader)?;
     let settings = match version {
         Version::V1 => None,
-        Version::V2 | Version::V3 => take_settings(&mut reader)?,
+        Version::V2 | Version::V3 => take_settings(&mut reader, SETTINGS_BITS_BEFORE_V4)?,
+        Version::V4 => take_settings(&mut reader, u16::MAX)?,
     };
     let medium_work = match version {
         Version::V1 | Version::V2 => None,
-        Version::V3 => SanitizeJournal::take(&mut reader)?,
+        Version::V3 | Version::V4 => SanitizeJournal::take(&mut reader)?,
     };
     if !reader.is_empty() {
         return Err(StateDecodeError::Inconsistent);
@@ -143,10 +153,13 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<PersistentState, StateDecodeError> 
     Ok(PersistentState { reservations, information, settings, sanitize_journal: medium_work })
 }
 
-fn take_settings(reader: &mut Reader<'_>) -> Result<Option<Settings>, StateDecodeError> {
+/// Decodes the mode parameters, which have no other bits than these.
+fn take_settings(reader: &mut Reader<'_>, known: u16) -> Result<Option<Settings>, StateDecodeError> {
     match (reader.u8()?, reader.u16()?) {
         (0, 0) => Ok(None),
-        (1, bits) => Settings::from_bits(bits).map(Some).ok_or(StateDecodeError::Inconsistent),
+        (1, bits) if bits <= known => {
+            Settings::from_bits(bits).map(Some).ok_or(StateDecodeError::Inconsistent)
+        }
         _ => Err(StateDecodeError::Inconsistent),
     }
 }

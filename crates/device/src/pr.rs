@@ -7,6 +7,7 @@
 
 pub(crate) mod conflict;
 pub(crate) mod handover;
+pub(crate) mod operator;
 pub(crate) mod out;
 pub(crate) mod report;
 pub(crate) mod state;
@@ -154,6 +155,11 @@ impl PersistentReservations {
             Some(Held::ByAll(_)) => (None, Some(&self.registrants)),
         };
         one.into_iter().chain(all.into_iter().flatten().map(|registrant| &registrant.nexus))
+    }
+
+    /// Returns every registered nexus and its key.
+    pub(crate) fn registrants(&self) -> impl Iterator<Item = (&NexusName, u64)> {
+        self.registrants.iter().map(|registrant| (&registrant.nexus, registrant.key.0))
     }
 
     /// Returns how many nexuses are registered.

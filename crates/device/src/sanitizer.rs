@@ -131,12 +131,17 @@ enum Stage {
         /// The pattern, one part long.
         part: Option<Bytes>,
     },
-    Flushing,
+    /// A pass is being made durable: without that, the next one could replace it in a cache before it has
+    /// reached the medium.
+    Flushing {
+        pass: u8,
+        /// When the first part of the next pass is due.
+        due: Instant,
+        part_len: usize,
+    },
     /// The end is being recorded in the journal. No initiator may write before that, or the next start would
     /// erase its data.
-    Concluding {
-        well: bool,
-    },
+    Concluding { well: bool },
 }
 
 /// A SANITIZE or FORMAT UNIT that failed.
@@ -374,12 +379,19 @@ impl Sanitizer {
         }
     }
 
-    /// Records that an operation of the medium has ended, and returns whether that was the flush at the end.
+    /// Records that an operation of the medium has ended, and returns what follows if that was the flush of
+    /// the last pass, or of one that has failed.
     pub(crate) fn ended(&mut self, ok: bool) -> Next {
         let Some(run) = &mut self.worker else { return Next::Wait };
         run.broken |= !ok;
         match &mut run.stage {
-            Stage::Flushing => {
+            Stage::Flushing { pass, due, part_len } if !run.broken && *pass + 1 < run.method.passes() => {
+                let (pass, due, part_len) = (*pass + 1, *due, *part_len);
+                let part = run.part_of(part_len, pass);
+                run.stage = Stage::Working { pass, at: 0, under_way: 0, due, part };
+                Next::Wait
+            }
+            Stage::Flushing { .. } => {
                 let well = !run.broken;
                 self.finish(well)
             }
@@ -402,14 +414,8 @@ impl Sanitizer {
             return if *under_way == 0 { self.finish(false) } else { Next::Wait };
         }
         if *at >= total && *under_way == 0 {
-            if *pass + 1 >= run.method.passes() {
-                run.stage = Stage::Flushing;
-                return Next::Submit(OpAction::Flush);
-            }
-            let (next, due) = (*pass + 1, *due);
-            let part = run.part_of(part_len, next);
-            run.stage = Stage::Working { pass: next, at: 0, under_way: 0, due, part };
-            return self.next(now, part_len, total);
+            run.stage = Stage::Flushing { pass: *pass, due: *due, part_len };
+            return Next::Submit(OpAction::Flush);
         }
         if *at >= total || *under_way >= PARTS_UNDER_WAY || *due > now {
             return Next::Wait;
@@ -450,7 +456,8 @@ impl Worker {
         let done = match &self.stage {
             Stage::Recording | Stage::Resuming | Stage::Locking => 0,
             Stage::Working { pass, at, .. } => total / passes * u128::from(*pass) + u128::from(*at),
-            Stage::Flushing | Stage::Concluding { .. } => total,
+            Stage::Flushing { pass, .. } => total / passes * u128::from(*pass + 1),
+            Stage::Concluding { .. } => total,
         };
         u16::try_from(done * 65536 / total).unwrap_or(u16::MAX)
     }

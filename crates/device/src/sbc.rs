@@ -35,6 +35,7 @@ use crate::mode::TapeParameters;
 pub(crate) static COMMAND_SET: CommandSet = CommandSet {
     device_type: DeviceType::DIRECT_ACCESS_BLOCK,
     rows: table::ROWS,
+    ignores_obsolete_bits: false,
     fallback: None,
     third_party_copy: true,
     mode: mode_pages::LAYOUT,

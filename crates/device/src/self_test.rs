@@ -59,7 +59,7 @@ pub(crate) enum SelfTestResult {
     Passed,
     /// The medium failed to read at this block.
     Failed {
-        /// Which block.
+        /// Which block, or [`NO_ADDRESS`].
         lba: u64,
     },
 }
@@ -72,6 +72,9 @@ pub(crate) struct SelfTestResults {
 
 const RESULT_LEN: usize = 16;
 
+/// ADDRESS OF FIRST FAILURE of a test that found none, or none that has an address.
+pub(crate) const NO_ADDRESS: u64 = u64::MAX;
+
 /// SELF-TEST RESULTS: completed without error; completed with a failure of its first segment, which is the
 /// only one.
 const COMPLETED: u8 = 0;
@@ -82,7 +85,7 @@ impl SelfTestResults {
     pub(crate) fn record(&mut self, code: SelfTestCode, outcome: SelfTestResult, hours: u64) {
         let [hours_high, hours_low] = u16::try_from(hours).unwrap_or(u16::MAX).to_be_bytes();
         let (result, lba, sense) = match outcome {
-            SelfTestResult::Passed => (COMPLETED, u64::MAX, [0, 0, 0]),
+            SelfTestResult::Passed => (COMPLETED, NO_ADDRESS, [0, 0, 0]),
             // MEDIUM ERROR, UNRECOVERED READ ERROR.
             SelfTestResult::Failed { lba } => (FIRST_SEGMENT_FAILED, lba, [0x03, 0x11, 0x00]),
         };

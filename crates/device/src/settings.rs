@@ -3,7 +3,7 @@
 
 pub(crate) mod handover;
 
-use crate::contract::TaskRules;
+use crate::contract::{TaskRules, UnitConfig};
 use crate::medium_partition::Partitioning;
 use crate::write_parameters::WriteParameters;
 
@@ -25,23 +25,54 @@ pub(crate) struct Settings {
     pub(crate) attention_interlock: AttentionInterlock,
     /// QERR of the control page.
     pub(crate) queue_error: QueueError,
-    /// The settings of a tape drive. They are not saved.
+    /// LBPERE of the read-write error recovery page.
+    pub(crate) provisioning_reports: ProvisioningReports,
+    /// The settings of a tape drive that all nexuses share. They are not saved.
     pub(crate) stream: StreamSettings,
+    /// The settings that a tape drive keeps for each nexus. The settings of a unit hold the defaults; those
+    /// of a nexus replace them in what MODE SENSE and MODE SELECT work with.
+    pub(crate) nexus: NexusSettings,
     /// The write parameters page of a drive for discs. It is not saved.
     pub(crate) write_parameters: WriteParameters,
 }
 
-/// The settings of a tape drive (SSC-4).
+/// Whether every nexus hears when the storage of a thin unit runs short (LBPERE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StreamSettings {
+pub(crate) struct ProvisioningReports {
+    pub(crate) on: bool,
+    /// Whether MODE SELECT has changed that. If not, the configuration determines it.
+    pub(crate) is_set: bool,
+}
+
+impl ProvisioningReports {
+    /// Returns the setting as MODE SELECT leaves it.
+    pub(crate) const fn selected(self, on: bool) -> Self {
+        Self { on, is_set: self.is_set || on != self.on }
+    }
+}
+
+/// The settings of a tape drive (SSC-4) that belong to one nexus and end with it, as those of LTO drives do:
+/// they say which bytes the commands of a host transfer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NexusSettings {
     /// BLOCK LENGTH of the block descriptor; 0 if every block has the length that its command says.
     pub(crate) block_len: u32,
+    /// The control data protection page.
+    pub(crate) protection: BlockProtection,
+}
+
+impl NexusSettings {
+    /// The settings of a new nexus.
+    pub(crate) const DEFAULT: Self = Self { block_len: 0, protection: BlockProtection::NONE };
+}
+
+/// The settings of a tape drive (SSC-4) that all nexuses share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StreamSettings {
     /// BUFFERED MODE: writes are acknowledged before they are durable.
     pub(crate) is_buffered: bool,
     /// DCE of the data compression page.
     pub(crate) is_compressing: bool,
-    /// The control data protection page.
-    pub(crate) protection: BlockProtection,
     /// The medium partition page, until FORMAT MEDIUM divides the cartridge or it is unloaded.
     pub(crate) partitioning: Option<Partitioning>,
     /// WRITE MODE 01h of the device configuration extension page: writes need the end of data.
@@ -58,7 +89,7 @@ pub(crate) enum ProtectionMethod {
 }
 
 /// The control data protection page (SSC-4), bit by bit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BlockProtection {
     /// LOGICAL BLOCK PROTECTION METHOD 1.
     pub(crate) reed_solomon: bool,
@@ -112,10 +143,8 @@ impl StreamSettings {
 
     /// The default settings.
     pub(crate) const DEFAULT: Self = Self {
-        block_len: 0,
         is_buffered: true,
         is_compressing: false,
-        protection: BlockProtection::NONE,
         partitioning: None,
         is_append_only: false,
         early_warning_mb: 0,
@@ -159,15 +188,24 @@ impl Settings {
             task_aborted_status: tasks.task_aborted_status,
             attention_interlock: AttentionInterlock::ClearedWhenReported,
             queue_error: QueueError { aborts: false, only_own: false },
+            provisioning_reports: ProvisioningReports { on: false, is_set: false },
             stream: StreamSettings::DEFAULT,
+            nexus: NexusSettings::DEFAULT,
             write_parameters: WriteParameters::DEFAULT,
         }
+    }
+
+    /// Returns the settings with LBPERE set or not by default.
+    pub(crate) const fn with_provisioning_reports(mut self, on: bool) -> Self {
+        self.provisioning_reports = ProvisioningReports { on, is_set: false };
+        self
     }
 
     /// Returns the settings as bits for the persistent state, in the order below, the first as the lowest.
     pub(crate) fn to_bits(&self) -> u16 {
         let kept = self.attention_interlock == AttentionInterlock::Kept;
         let QueueError { aborts, only_own } = self.queue_error;
+        let ProvisioningReports { on, is_set } = self.provisioning_reports;
         let bits = [
             self.write_cache,
             self.software_write_protect,
@@ -176,6 +214,8 @@ impl Settings {
             kept,
             aborts,
             only_own,
+            is_set,
+            is_set && on,
         ];
         bits.iter().rev().fold(0, |word, bit| word << 1 | u16::from(*bit))
     }
@@ -196,10 +236,21 @@ impl Settings {
                 AttentionInterlock::ClearedWhenReported
             },
             queue_error: QueueError { aborts: is_set(5), only_own: is_set(6) },
+            provisioning_reports: ProvisioningReports { is_set: is_set(7), on: is_set(8) },
             stream: StreamSettings::DEFAULT,
+            nexus: NexusSettings::DEFAULT,
             write_parameters: WriteParameters::DEFAULT,
         };
         (settings.to_bits() == bits && !settings.queue_error.is_reserved()).then_some(settings)
+    }
+}
+
+impl UnitConfig {
+    /// Returns whether hosts hear by default when the storage of the unit runs short (LBPERE). Those of a
+    /// removable disk do not: Linux takes every unit attention of one for a change of the medium, fails the
+    /// command that it ended and all that follow.
+    pub(crate) const fn reports_provisioning(&self) -> bool {
+        self.thin && !self.removable
     }
 }
 
@@ -211,7 +262,7 @@ mod tests {
     fn settings_come_back_from_their_bits_and_nothing_else_does() {
         for bits in 0..=u16::MAX {
             let back = Settings::from_bits(bits).map(|settings| settings.to_bits());
-            let expected = (bits < 0x80 && bits & 0x60 != 0x40).then_some(bits);
+            let expected = (bits < 0x200 && bits & 0x60 != 0x40 && bits & 0x180 != 0x100).then_some(bits);
             assert_eq!(back, expected, "{bits:x}");
         }
     }

@@ -10,10 +10,11 @@ mod mode_pages;
 mod motion;
 mod table;
 
+use alloc::vec;
 use alloc::vec::Vec;
 
 use scsi::inquiry::{DeviceType, version_descriptor};
-use scsi::log;
+use scsi::log::{self, Parameter};
 
 use crate::contract::SpcLevel;
 use crate::device_server::UnitInfo;
@@ -24,11 +25,13 @@ use crate::mode::TapeParameters;
 pub(crate) static COMMAND_SET: CommandSet = CommandSet {
     device_type: DeviceType::MEDIA_CHANGER,
     rows: table::ROWS,
+    // Linux' ch driver puts the LUN into byte 1 of every CDB, and `mtx eepos` sets bits of the control byte.
+    ignores_obsolete_bits: true,
     fallback: None,
     third_party_copy: false,
     mode: mode_pages::LAYOUT,
-    log_pages: &[log::page::SELF_TEST_RESULTS, log::page::INFORMATIONAL_EXCEPTIONS],
-    log_parameters: |_, _, _| None,
+    log_pages: &[log::page::SELF_TEST_RESULTS, log::page::TAPE_ALERT, log::page::INFORMATIONAL_EXCEPTIONS],
+    log_parameters: |_, _, code| (code == log::page::TAPE_ALERT).then(no_alerts),
     tape_parameters: |_| TapeParameters::EMPTY,
     vital_pages: |_: &UnitInfo| Vec::new(),
     versions,
@@ -42,6 +45,13 @@ const fn versions(level: SpcLevel) -> &'static [u16] {
             &[version_descriptor::SPC_4, version_descriptor::SPC_5, version_descriptor::SMC_3]
         }
     }
+}
+
+/// Returns the TapeAlert flags, for which programs ask every library: nothing of a virtual one wears out.
+fn no_alerts() -> Vec<Parameter> {
+    const FLAGS: u16 = 64;
+    let parameter = |code| Parameter { code, control: log::control::BINARY_LIST, value: vec![0] };
+    (1..=FLAGS).map(parameter).collect()
 }
 
 #[cfg(test)]

@@ -36,6 +36,7 @@ impl DeviceServer {
     /// Returns the default settings of the unit.
     pub(crate) const fn default_settings(&self) -> Settings {
         Settings::new(self.info.config.write_cache, self.info.config.tasks)
+            .with_provisioning_reports(self.info.config.reports_provisioning())
     }
 
     /// Returns the settings after a start or a reset: the saved ones, or else the defaults. A write cache
@@ -46,7 +47,12 @@ impl DeviceServer {
             Some(saved) => Settings {
                 write_cache: saved.write_cache && default.write_cache,
                 nexus_task_sets: default.nexus_task_sets,
+                provisioning_reports: match saved.provisioning_reports {
+                    saved if saved.is_set => saved,
+                    _ => default.provisioning_reports,
+                },
                 stream: default.stream,
+                nexus: default.nexus,
                 ..saved.clone()
             },
             None => default,

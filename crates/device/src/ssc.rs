@@ -49,6 +49,7 @@ use crate::inquiry::VitalPages;
 pub(crate) static COMMAND_SET: CommandSet = CommandSet {
     device_type: DeviceType::SEQUENTIAL_ACCESS,
     rows: table::ROWS,
+    ignores_obsolete_bits: false,
     fallback: None,
     third_party_copy: false,
     mode: mode_pages::LAYOUT,
@@ -60,6 +61,7 @@ pub(crate) static COMMAND_SET: CommandSet = CommandSet {
         log::page::VOLUME_STATISTICS,
         log::page::TAPE_ALERT,
         log::page::INFORMATIONAL_EXCEPTIONS,
+        log::page::TAPE_CAPACITY,
     ],
     log_parameters: log_pages::parameters,
     tape_parameters: mode_pages::tape_parameters,

@@ -14,7 +14,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use cartridge::Cartridge;
 use cartridge::command::Outcome;
 use cartridge::error::Error;
-use scsi::sense::{Asc, Sense, SenseKey};
+use scsi::sense::{Asc, Sense, SenseKey, SenseKeySpecific};
 use store::api::OpId;
 
 use crate::contract::NexusId;
@@ -37,6 +37,12 @@ pub(crate) struct TapeDrive {
     /// Whether a cartridge was loaded while that task waited for its turn or its data, so that it must not
     /// use this one.
     pub(crate) is_turn_outdated: bool,
+    /// Whether the command of that task has ended by itself, and was not aborted.
+    pub(crate) is_turn_over: bool,
+    /// Whether a command was aborted that may have left blocks in memory.
+    pub(crate) is_write_aborted: bool,
+    /// The nexuses that know of writes that were lost.
+    pub(crate) loss_heard: BTreeSet<NexusId>,
     /// The tasks that wait for their turn.
     pub(crate) waiting: TurnQueue,
     /// The outcome that the task that uses the drive has not taken yet.
@@ -85,10 +91,16 @@ pub(crate) enum Overwrite {
     Format,
 }
 
-/// Bytes that hosts wrote and read since the unit was created.
-#[derive(Clone, Copy, Debug, Default)]
+/// Bytes of blocks since the unit was created, or since the log counters were reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TransferCounts {
+    /// What hosts wrote.
     pub(crate) written: u64,
+    /// What that was on the medium: compressed, or with what encryption adds.
+    pub(crate) written_to_medium: u64,
+    /// What was read from the medium for READ.
+    pub(crate) read_from_medium: u64,
+    /// What hosts read.
     pub(crate) read: u64,
 }
 
@@ -125,6 +137,9 @@ impl TapeDrive {
             running: None,
             turn: None,
             is_turn_outdated: false,
+            is_turn_over: false,
+            is_write_aborted: false,
+            loss_heard: BTreeSet::new(),
             waiting: TurnQueue::default(),
             outcome: None,
             immediate: BTreeMap::new(),
@@ -201,10 +216,23 @@ impl TapeDrive {
     pub(crate) fn not_ready(&self) -> Option<Sense> {
         match self.state {
             DriveState::Loaded => None,
-            DriveState::Loading => Some(BECOMING_READY),
+            DriveState::Loading => Some(match self.load_progress() {
+                Some(progress) => {
+                    Sense { specific: Some(SenseKeySpecific::Progress(progress)), ..BECOMING_READY }
+                }
+                None => BECOMING_READY,
+            }),
             DriveState::Unloaded | DriveState::Empty => Some(NOT_PRESENT),
             DriveState::Unusable(sense) => Some(sense),
         }
+    }
+
+    /// Returns how much of the cartridge's capacity is checked, in 65,536ths, if a cartridge is being loaded
+    /// that was not unloaded.
+    fn load_progress(&self) -> Option<u16> {
+        let (checked, total) = self.cartridge.load_progress().filter(|(_, total)| *total > 0)?;
+        let progress = u128::from(checked) * 65_536 / u128::from(total);
+        Some(u16::try_from(progress).unwrap_or(u16::MAX))
     }
 
     pub(crate) const fn is_free(&self) -> bool {

@@ -87,6 +87,9 @@ impl TaskId {
     /// a command that a host has given up does not end them.
     pub(crate) const TAPE: Self = Self { slot: u32::MAX - 2, generation: u32::MAX };
 
+    /// Not a task: an operator whose change of the reservations is being stored.
+    pub(crate) const OPERATOR: Self = Self { slot: u32::MAX - 4, generation: u32::MAX };
+
     /// Not a task: the owner of the commands that a unit sends by itself to the device that it passes
     /// commands to.
     pub(crate) const DEVICE: Self = Self { slot: u32::MAX - 3, generation: u32::MAX };

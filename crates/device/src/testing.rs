@@ -39,6 +39,16 @@ pub(crate) const B: NexusId = NexusId(2);
 /// How many blocks a rig's medium has by default.
 pub(crate) const BLOCKS: u64 = 4096;
 
+/// Commands of SPC that use the medium although they do not need a unit that is ready: a self-test, a stop
+/// and a disabled write cache.
+pub(crate) const USERS_OF_THE_MEDIUM: [[u8; 6]; 5] = [
+    [0x1d, 0x04, 0, 0, 0, 0],
+    [0x1d, 0x20, 0, 0, 0, 0],
+    [0x1b, 0, 0, 0, 0, 0],
+    [0x1b, 0, 0, 0, 0x30, 0],
+    [0x15, 0x10, 0, 0, 24, 0],
+];
+
 /// A unit under test.
 pub(crate) struct Rig {
     pub(crate) unit: LogicalUnit,

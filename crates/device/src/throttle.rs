@@ -113,9 +113,17 @@ impl Throttle {
 
     /// Sets the limiter of a nexus, or records that it has changed.
     pub(crate) fn limit_nexus(&mut self, now: Instant, nexus: NexusId, limiter: &Rc<RefCell<Limiter>>) {
-        let Some(queue) = queue_of(&mut self.queues, nexus) else { return };
-        if queue.limiter.is_none() {
-            limiter.borrow_mut().queues += u64::from(!queue.waiting.is_empty());
+        let Self { limiter: unit, queues, .. } = self;
+        let Some(queue) = queue_of(queues, nexus) else { return };
+        if !queue.limiter.as_ref().is_some_and(|own| Rc::ptr_eq(own, limiter)) {
+            let is_waiting = u64::from(!queue.waiting.is_empty());
+            if let Some(former) = queue.limiter.clone() {
+                // What the first task has reserved is that of the former limiter.
+                queue.release_reservation(unit);
+                let mut former = former.borrow_mut();
+                former.queues = former.queues.saturating_sub(is_waiting);
+            }
+            limiter.borrow_mut().queues += is_waiting;
             queue.limiter = Some(Rc::clone(limiter));
         }
         self.recheck(now);

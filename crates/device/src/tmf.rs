@@ -8,6 +8,7 @@ use crate::contract::{Access, NexusId, TaskKey, Tmf, TmfOutcome};
 use crate::device_server::DeviceServer;
 use crate::fault_injection::{self, Bug};
 use crate::orw_generation::OrwGenerations;
+use crate::settings::NexusSettings;
 use crate::task::TaskId;
 use crate::task_set::AbortReport;
 use crate::unit::{LogicalUnit, Reset};
@@ -70,8 +71,12 @@ impl LogicalUnit {
     /// the function, if the reset is due to one. Returns the tasks that must be removed before the reset is
     /// answered, including those that were aborted earlier.
     pub(crate) fn reset_for(&mut self, requester: Option<NexusId>, why: Reset) -> Vec<TaskId> {
+        let mut untold = None;
         for id in self.tasks.select_live(|_| true) {
             let own = self.tasks.find_mut(id).is_some_and(|task| Some(task.info.nexus) == requester);
+            if own && fault_injection::is_injected(Bug::ResetsUntoldToAborted) {
+                untold = requester;
+            }
             let answer = self.server.abort_report(own);
             self.abort(id, answer);
         }
@@ -88,7 +93,7 @@ impl LogicalUnit {
             match why {
                 Reset::LogicalUnit | Reset::Target => Asc::BUS_DEVICE_RESET_OCCURRED,
             },
-            None,
+            untold,
         );
         self.tasks.select_all(|_| true)
     }
@@ -175,17 +180,22 @@ impl DeviceServer {
         if let Some(drive) = &mut self.tape {
             drive.deferred.nexus_lost(nexus);
             drive.encryption.nexus_lost(nexus);
+            drive.loss_heard.remove(&nexus);
         }
         self.tape_nexus_lost(nexus);
+        self.nexuses.set_settings(nexus, NexusSettings::DEFAULT);
         self.forget_keys_of_reservations(Some(nexus), None);
     }
 
     /// Applies the effects of a reset other than those on tasks and unit attentions (SAM-5 §6.3.3).
     pub(crate) fn was_reset(&mut self) {
         let stream = self.settings.stream;
+        self.reset_write_cache();
         self.settings = self.power_on_settings();
         if fault_injection::is_injected(Bug::ResetKeepsMode) {
             self.settings.stream = stream;
+        } else {
+            self.nexuses.reset_settings();
         }
         self.spc.reset();
         self.forget_keys_of_reservations(None, None);

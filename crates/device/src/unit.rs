@@ -61,6 +61,9 @@ pub struct LogicalUnit {
     pending_tmfs: VecDeque<PendingTmf>,
     /// Tasks that wait until other tasks, which they aborted, are removed.
     waiting_for_aborts: Vec<TaskId>,
+    /// What the operator's last removal of reservations waits for: the tasks that it aborted, and those that
+    /// were aborted before.
+    removal_wait: Option<AbortWait>,
     /// When to check for operations of the medium that take too long.
     io_deadline: Option<Instant>,
     /// The tasks that limits delay; `None` if neither the unit nor a nexus had a limit so far.
@@ -210,6 +213,7 @@ impl LogicalUnit {
             tasks,
             pending_tmfs: VecDeque::new(),
             waiting_for_aborts: Vec::new(),
+            removal_wait: None,
             io_deadline: None,
             throttle: (!limit.is_none()).then(|| Box::new(Throttle::new(Instant::ORIGIN, limit))),
         })
@@ -538,7 +542,8 @@ fn command_set(kind: DeviceKind, device: Option<DeviceInfo>) -> &'static Command
 pub(crate) fn table(set: &CommandSet) -> Table {
     let copies = if set.third_party_copy { copy::ROWS } else { &[] };
     let passed = if set.fallback.is_some() { pass_through::COMMON_ROWS } else { &[] };
-    Table::new(&[spc::ROWS, passed, set.rows, copies]).with_fallback(set.fallback)
+    let table = Table::new(&[spc::ROWS, passed, set.rows, copies]).with_fallback(set.fallback);
+    if set.ignores_obsolete_bits { table.without_obsolete_bits() } else { table }
 }
 
 #[cfg(test)]

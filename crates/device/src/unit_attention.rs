@@ -4,6 +4,8 @@ use alloc::vec::Vec;
 
 use scsi::sense::{Asc, Sense, SenseKey};
 
+use crate::fault_injection::{Bug, is_injected};
+
 /// How many conditions can be pending for one nexus: more than the different conditions that this unit can
 /// establish. Should that ever be wrong, the most recent condition is dropped and the last one left reports
 /// the overflow (SKSV overflow).
@@ -24,8 +26,22 @@ impl UnitAttentions {
 
     /// Establishes a condition with sense data beyond its code.
     pub(crate) fn establish_with(&mut self, sense: Sense) {
+        let is_untold = match sense.asc {
+            Asc::REGISTRATIONS_PREEMPTED | Asc::RESERVATIONS_PREEMPTED => is_injected(Bug::PreemptionsUntold),
+            Asc::RESERVATIONS_RELEASED => is_injected(Bug::ReleasesUntold),
+            _ => false,
+        };
+        if is_untold {
+            return;
+        }
         if let Some(rank) = reset_rank(sense.asc) {
+            if is_injected(Bug::ResetsUntold) {
+                return;
+            }
             if self.pending.iter().any(|old| reset_rank(old.asc).is_some_and(|old| old <= rank)) {
+                if is_injected(Bug::MergedResetsToldTwice) {
+                    self.pending.push(sense);
+                }
                 return;
             }
             self.pending.retain(|old| reset_rank(old.asc).is_none());

@@ -69,13 +69,15 @@ pub struct Config {
     /// How long a peer may accept nothing of the data sent to it before its connection is ended. The end can
     /// come later by at most half of this time. `None`: no limit.
     pub stall: Option<Duration>,
+    /// How long the host of a connection that the owner made itself may answer nothing that TCP sends again
+    /// and again before the connection is ended. The end can come later by half of this time, and by the time
+    /// in which TCP sends three times.
+    pub host_silence_max: Duration,
     /// How many bytes may be in flight into sockets, over all connections. Above this limit a connection has
     /// one small batch in flight, and no second batch waiting behind it.
     pub unsent_bytes_max: usize,
     /// How many bytes of unused buffers the pool keeps.
     pub pool_bytes_max: usize,
-    /// How many threads run the file operations that would block.
-    pub file_threads_max: usize,
 }
 
 impl Default for Config {
@@ -88,9 +90,9 @@ impl Default for Config {
             connections_per_peer_max: 4096,
             linger: Duration::from_secs(5),
             stall: Some(Duration::from_secs(30)),
+            host_silence_max: Duration::from_secs(20),
             unsent_bytes_max: 64 << 20,
             pool_bytes_max: 64 << 20,
-            file_threads_max: 4,
         }
     }
 }

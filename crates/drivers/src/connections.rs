@@ -13,6 +13,7 @@
 //! peer accepts no data ends after at most [`crate::config::Config::stall`].
 
 mod parking;
+mod progress;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -33,16 +34,14 @@ use crate::files::Errno;
 use crate::memory;
 use crate::slab::Slab;
 use crate::stats::Stats;
-use crate::tcp_acked;
+use crate::tcp_acked::{self, HostSilence};
+use progress::Seen;
 
 /// How many batches one connection may send in one turn before other connections get theirs.
 const BATCHES_PER_TURN: usize = 4;
 
 /// How many unused batches are kept. More connections than this are seldom busy at the same time.
 const BATCHES_KEPT: usize = 64;
-
-/// How often within the stall time the progress of a peer is checked.
-const LOOKS_PER_STALL: u32 = 4;
 
 /// After so many connections ended, and a second in which none ended, freed memory is returned to the system.
 /// Fewer connections free too little to be worth the call.
@@ -56,8 +55,12 @@ pub(crate) struct Connections {
     per_peer_max: usize,
     linger: Duration,
     stall: Option<Duration>,
-    /// When to check the progress of connections that have a send under way.
+    /// When to check the progress of connections that are sending.
     look_at: Option<Instant>,
+    /// When to check whether the hosts of the owner's own connections are gone, and how long they may owe an
+    /// acknowledgement.
+    hosts_at: Option<Instant>,
+    host_silence_max: Duration,
     unsent_bytes: usize,
     unsent_bytes_max: usize,
     /// How many connections ended since memory was returned to the system, and when to return it next.
@@ -83,6 +86,8 @@ struct Conn {
     state: State,
     /// Why the connection ends, once it does.
     why: DisconnectReason,
+    /// What TCP says of the peer's host.
+    host_silence: HostSilence,
     /// The engine has a receive under way, or a send.
     receiving: bool,
     sending: bool,
@@ -105,14 +110,6 @@ struct Conn {
     send_listed: bool,
 }
 
-/// The progress of a peer at a given time.
-#[derive(Clone, Copy)]
-struct Seen {
-    at: Instant,
-    acknowledged: Option<u64>,
-    batches: u64,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,
@@ -131,6 +128,8 @@ impl Connections {
             linger: config.linger,
             stall: config.stall,
             look_at: None,
+            hosts_at: None,
+            host_silence_max: config.host_silence_max,
             unsent_bytes: 0,
             unsent_bytes_max: config.unsent_bytes_max,
             ended: 0,
@@ -167,7 +166,7 @@ impl Connections {
 
     /// Returns the time at which [`Self::pass_deadlines`] has something to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        soonest([self.deadlines.first().map(|(at, _)| *at), self.look_at, self.trim_at])
+        soonest([self.deadlines.first().map(|(at, _)| *at), self.look_at, self.hosts_at, self.trim_at])
     }
 
     /// Returns whether a connection waits for the next turn to send.
@@ -208,6 +207,9 @@ impl Connections {
             machine.connected(now, ConnId(number), &arrival);
         }
         self.list_receive(number);
+        if is_own {
+            self.watch_hosts(now);
+        }
         Some(ConnId(number))
     }
 
@@ -239,7 +241,7 @@ impl Connections {
                     self.close(number, now, DisconnectReason::Closed);
                 }
             }
-            ReceiveEnd::Failed => self.end(number, DisconnectReason::Failed),
+            ReceiveEnd::Failed(errno) => self.end(number, reason_of(errno)),
         }
     }
 
@@ -252,7 +254,7 @@ impl Connections {
         self.unsent_bytes -= std::mem::take(&mut conn.sending_bytes);
         match result {
             Ok(()) => self.list_send(number),
-            Err(_) => self.end(number, DisconnectReason::Failed),
+            Err(errno) => self.end(number, reason_of(errno)),
         }
     }
 
@@ -276,6 +278,9 @@ impl Connections {
         if self.look_at.is_some_and(|at| at <= now) {
             self.end_stalled(now);
         }
+        if self.hosts_at.is_some_and(|at| at <= now) {
+            self.end_without_host(now);
+        }
         if self.trim_at.is_some_and(|at| at <= now) {
             (self.trim_at, self.ended) = (None, 0);
             memory::give_back();
@@ -288,30 +293,6 @@ impl Connections {
                 conn.deadline = None;
                 let why = conn.why;
                 self.end(number, why);
-            }
-        }
-    }
-
-    /// Checks every connection that has a send under way, and ends those whose peer accepted nothing for too
-    /// long.
-    fn end_stalled(&mut self, now: Instant) {
-        self.look_at = None;
-        let Some(stall) = self.stall else { return };
-        for number in self.table.numbers() {
-            let Some(conn) = self.table.get_mut(number) else { continue };
-            if !conn.sending || conn.is_own || conn.state != State::Open {
-                conn.seen = None;
-                continue;
-            }
-            self.look_at = Some(now.after(stall / LOOKS_PER_STALL));
-            let acknowledged = tcp_acked::bytes_acked(&conn.socket);
-            match conn.seen {
-                Some(seen) if (seen.acknowledged, seen.batches) == (acknowledged, conn.batches) => {
-                    if now.since(seen.at) >= stall {
-                        self.end(number, DisconnectReason::Stalled);
-                    }
-                }
-                _ => conn.seen = Some(Seen { at: now, acknowledged, batches: conn.batches }),
             }
         }
     }
@@ -401,10 +382,10 @@ impl Connections {
                     (conn.sending, conn.sending_bytes) = (true, len);
                     self.watch(now);
                 }
-                Sending::Failed(batch) => {
+                Sending::Failed(batch, errno) => {
                     self.unsent_bytes -= len;
                     self.put_back(batch);
-                    self.end(number, DisconnectReason::Failed);
+                    self.end(number, reason_of(errno));
                 }
             }
         }
@@ -534,13 +515,6 @@ impl Connections {
         self.list_send(number);
     }
 
-    /// Schedules the progress check of connections that have a send under way.
-    fn watch(&mut self, now: Instant) {
-        if self.look_at.is_none() {
-            self.look_at = self.stall.map(|stall| now.after(stall / LOOKS_PER_STALL));
-        }
-    }
-
     fn list_send(&mut self, number: u32) {
         if let Some(conn) = self.table.get_mut(number)
             && !conn.send_listed
@@ -568,6 +542,19 @@ impl Connections {
     }
 }
 
+/// Returns the reason for the end of a connection whose operation failed.
+const fn reason_of(errno: Errno) -> DisconnectReason {
+    match errno {
+        // A send reports EPIPE after the reset was reported, or when the peer has closed both directions.
+        Errno::CONNRESET | Errno::PIPE | Errno::CONNABORTED => DisconnectReason::Reset,
+        Errno::TIMEDOUT => DisconnectReason::TimedOut,
+        Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::HOSTDOWN | Errno::NETDOWN => {
+            DisconnectReason::Unreachable
+        }
+        _ => DisconnectReason::Failed,
+    }
+}
+
 impl Conn {
     fn new(socket: Rc<OwnedFd>, peer: IpAddr, is_own: bool) -> Self {
         let shows_no_progress = !is_own && tcp_acked::bytes_acked(&socket).is_none();
@@ -575,6 +562,7 @@ impl Conn {
             socket,
             peer,
             is_own,
+            host_silence: HostSilence::default(),
             shows_no_progress,
             state: State::Open,
             why: DisconnectReason::Closed,

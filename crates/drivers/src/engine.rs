@@ -186,7 +186,7 @@ pub(crate) enum ReceiveEnd {
     /// Nothing was received, because the receive was cancelled with [`StreamEngine::cancel_receive`].
     Cancelled,
     /// The connection is broken, or its operations were cancelled.
-    Failed,
+    Failed(Errno),
 }
 
 /// The immediate result of a send.
@@ -196,5 +196,5 @@ pub(crate) enum Sending {
     /// The send is under way; an event will report its end.
     Pending,
     /// The connection is broken.
-    Failed(Transmit),
+    Failed(Transmit, Errno),
 }

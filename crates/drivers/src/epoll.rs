@@ -170,8 +170,12 @@ impl EpollEngine {
             return Event::Nothing;
         }
         conn.armed = false;
-        let Ok(received) = result else {
-            return Event::Received { conn: number, rx_buffer, bytes: &[], receipt: ReceiveEnd::Failed };
+        let received = match result {
+            Ok(received) => received,
+            Err(errno) => {
+                let receipt = ReceiveEnd::Failed(errno);
+                return Event::Received { conn: number, rx_buffer, bytes: &[], receipt };
+            }
         };
         conn.readable = received.filled_all || conn.ended;
         let count = received.into_loan + received.behind;
@@ -193,7 +197,7 @@ impl EpollEngine {
         }
         match self.send(number, batch, true) {
             Sending::Done(batch) => Event::Sent { conn: number, batch, result: Ok(()) },
-            Sending::Failed(batch) => Event::Sent { conn: number, batch, result: Err(Errno::IO) },
+            Sending::Failed(batch, errno) => Event::Sent { conn: number, batch, result: Err(errno) },
             Sending::Pending => Event::Nothing,
         }
     }
@@ -351,7 +355,7 @@ impl StreamEngine for EpollEngine {
 
     fn send(&mut self, number: u32, mut batch: Transmit, _last: bool) -> Sending {
         let pool = self.pool.clone();
-        let Some(conn) = self.conn(number) else { return Sending::Failed(batch) };
+        let Some(conn) = self.conn(number) else { return Sending::Failed(batch, Errno::BADF) };
         if conn.writable {
             let before = batch.len();
             let result = flush(&conn.socket, &mut batch, &pool);
@@ -364,7 +368,7 @@ impl StreamEngine for EpollEngine {
                     return Sending::Done(batch);
                 }
                 Ok(false) => {}
-                Err(_) => return Sending::Failed(batch),
+                Err(errno) => return Sending::Failed(batch, errno),
             }
         }
         if let Some(conn) = self.conn(number) {

@@ -1,20 +1,26 @@
 //! File operations: submitted by the media that need them, carried out by the engine of the reactor.
 //!
 //! A medium gets a [`FileQueue`] for its number, submits [`FileOp`]s and collects [`FileDone`]s. An operation
-//! owns its buffers until it is done. With io_uring, operations go through the ring of the reactor, all
-//! operations of one drain in one system call. With epoll, and for calls that io_uring lacks, the calling
-//! thread does cached I/O at once, and a few threads do the rest. Operations that are in flight together may
-//! take effect in any order.
+//! owns its buffers until it is done. Operations that are in flight together may take effect in any order.
+//!
+//! No operation makes the thread of the reactor wait for a disk. That thread does what is mere copying out of
+//! memory. The ring does what the kernel begins without waiting. Threads do the rest, with both engines: a
+//! ring has workers for this too, but files whose hash is equal share one, so that a disk that hangs delays
+//! another one. `inline` decides between the three, `share` bounds what each medium may have in flight.
 
+mod call;
+mod closing;
 mod inline;
+mod share;
 mod sync;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use base::buffer::{Buf, DataList, Pool};
 use base::state_machine::MediumId;
@@ -25,11 +31,18 @@ pub use rustix::io::Errno;
 use crate::clock::Clock;
 use crate::slab::Slab;
 use crate::stats::Stats;
-use crate::threads::Threads;
+use crate::threads::{Job, Threads};
 use crate::waker::Waker;
-use inline::{FileBehavior, Offload};
-pub(crate) use sync::Attempt;
+pub use call::{Call, CallOutput};
+pub use closing::{await_closes, close_elsewhere, release};
+use inline::{Circumstances, FileBehavior, Place};
+use share::{Class, QueueState};
+use sync::Attempt;
 pub(crate) use sync::{rest, room, run_to_end};
+
+/// The error of an operation that was not begun, because the system allowed no thread to carry it out. An
+/// operation that the kernel has executed never ends with it, whatever its file system reports.
+pub const NOT_BEGUN: Errno = Errno::AGAIN;
 
 /// An open file, as operations name it. Clones share one file, which is closed with the last of them.
 #[derive(Clone, Debug)]
@@ -39,8 +52,21 @@ pub struct IoFile {
 
 #[derive(Debug)]
 struct Inner {
-    file: File,
-    habits: FileBehavior,
+    file: ManuallyDrop<File>,
+    behavior: FileBehavior,
+}
+
+/// A file that is closed when no [`IoFile`] is left.
+#[derive(Clone, Debug)]
+pub struct WeakIoFile {
+    inner: Weak<Inner>,
+}
+
+impl WeakIoFile {
+    /// Returns the file, if it is still open.
+    pub fn upgrade(&self) -> Option<IoFile> {
+        self.inner.upgrade().map(|inner| IoFile { inner })
+    }
 }
 
 /// One operation.
@@ -120,6 +146,8 @@ pub enum FileOpKind {
         /// The other file.
         to: Arc<File>,
     },
+    /// Calls a function that may wait.
+    Call(Call),
 }
 
 /// What happens to the storage of a range.
@@ -154,6 +182,8 @@ pub enum FileOutcome {
     Done,
     /// The extents of a range, in order, without gaps, starting at its start.
     Extents(Vec<FileExtent>),
+    /// A function has returned this.
+    Called(CallOutput),
 }
 
 /// A failure. The buffers went back to the pool.
@@ -190,24 +220,25 @@ pub struct FileQueue {
     pool: Pool,
 }
 
-struct QueueState {
-    medium: MediumId,
-    done: RefCell<VecDeque<FileDone>>,
-    /// Whether the queue is listed in `Hub::ready`.
-    listed: Cell<bool>,
-}
-
 struct Hub {
     /// Whether operations go to a ring, which takes them with `take_work`.
     ring: bool,
     /// An operation was submitted since the ring found the backlog empty.
     ring_has_more: bool,
+    /// Operations for the ring.
     backlog: VecDeque<PendingOp>,
     in_ring: usize,
     threads: Threads,
-    /// The queue of each operation that a thread works on.
-    in_threads: Slab<Rc<QueueState>>,
+    /// Operations for the threads, which get them when a drain is over.
+    for_threads: Vec<PendingOp>,
+    /// Media whose writes into the page cache wait for a thread.
+    writers: Vec<Rc<QueueState>>,
+    /// The queue and class of each operation that a thread has.
+    in_threads: Slab<(Rc<QueueState>, Class)>,
     ready: VecDeque<Rc<QueueState>>,
+    /// How many queues there are, and how many there were when the ring last heard of it.
+    media: Rc<Cell<usize>>,
+    media_of_ring: usize,
     clock: Clock,
     pool: Pool,
     inline_count: usize,
@@ -220,30 +251,26 @@ pub(crate) struct PendingOp {
     pub(crate) op: FileOp,
     pub(crate) done: usize,
     lane: Rc<QueueState>,
-}
-
-impl PendingOp {
-    /// Returns whether nobody waits for the operation yet.
-    pub(crate) fn is_ahead(&self) -> bool {
-        matches!(&self.op.kind, FileOpKind::Read { len, .. } if self.op.file.inner.habits.is_read_ahead(*len))
-    }
+    class: Class,
 }
 
 impl IoFile {
-    /// Wraps an open file. `direct` tells whether it was opened with `O_DIRECT`.
+    /// Wraps an open file. `direct` tells whether it was opened with `O_DIRECT`. Reads do not update its
+    /// access time from now on, if the user may forbid that.
+    ///
+    /// It asks the file system, and so can wait.
     pub fn new(file: File, direct: bool) -> Self {
-        let habits = FileBehavior::of(&file, direct);
-        let inner = Inner { file, habits };
-        Self { inner: Arc::new(inner) }
+        let behavior = FileBehavior::of(&file, direct);
+        Self { inner: Arc::new(Inner { file: ManuallyDrop::new(file), behavior }) }
     }
 
     /// Wraps an open file of which one command after the other uses the next bytes. Large reads are ahead of
-    /// the commands, so the thread of the reactor passes them on, and goes on meanwhile, even if the data is
-    /// in memory. For a large write the next command waits, so the thread does it itself if it is mere
-    /// copying.
+    /// the commands, so a thread does them even if the data is in memory.
+    ///
+    /// It asks the file system, and so can wait.
     pub fn sequential(file: File) -> Self {
-        let habits = FileBehavior::sequential(&file);
-        Self { inner: Arc::new(Inner { file, habits }) }
+        let behavior = FileBehavior::sequential(&file);
+        Self { inner: Arc::new(Inner { file: ManuallyDrop::new(file), behavior }) }
     }
 
     /// Returns the file.
@@ -251,16 +278,35 @@ impl IoFile {
         &self.inner.file
     }
 
+    /// Returns a reference that does not keep the file open.
+    pub fn downgrade(&self) -> WeakIoFile {
+        WeakIoFile { inner: Arc::downgrade(&self.inner) }
+    }
+
     /// Returns whether it was opened with `O_DIRECT`.
     pub fn direct(&self) -> bool {
-        self.inner.habits.direct()
+        self.inner.behavior.direct()
+    }
+}
+
+impl Drop for Inner {
+    #[allow(unsafe_code, reason = "the file moves to the thread that closes it")]
+    fn drop(&mut self) {
+        // SAFETY: this is the only place that takes the file, and nothing uses it after that.
+        let file = unsafe { ManuallyDrop::take(&mut self.file) };
+        if self.behavior.in_memory() {
+            drop(file);
+        } else {
+            release(file);
+        }
     }
 }
 
 impl FileQueue {
     /// Starts an operation. [`Self::poll`] returns its result exactly once, perhaps at once.
     pub fn submit(&self, op: FileOp) {
-        self.hub.borrow_mut().submit(PendingOp { op, done: 0, lane: Rc::clone(&self.lane) });
+        let class = Class::of(&op.kind, op.file.direct());
+        self.hub.borrow_mut().submit(PendingOp { op, done: 0, lane: Rc::clone(&self.lane), class });
     }
 
     /// Returns the next result.
@@ -287,15 +333,19 @@ impl std::fmt::Debug for Files {
 }
 
 impl Files {
-    pub(crate) fn new(waker: Arc<Waker>, clock: Clock, pool: Pool, threads_max: usize) -> Self {
+    pub(crate) fn new(waker: Arc<Waker>, clock: Clock, pool: Pool) -> Self {
         let hub = Hub {
             ring: false,
             ring_has_more: false,
             backlog: VecDeque::new(),
             in_ring: 0,
-            threads: Threads::new(waker, threads_max),
+            threads: Threads::new(waker),
+            for_threads: Vec::new(),
+            writers: Vec::new(),
             in_threads: Slab::new(),
             ready: VecDeque::new(),
+            media: Rc::default(),
+            media_of_ring: 0,
             clock,
             pool,
             inline_count: 0,
@@ -307,8 +357,9 @@ impl Files {
 
     /// Creates a queue whose results are announced as those of `medium`.
     pub fn queue(&self, medium: MediumId) -> FileQueue {
-        let lane = QueueState { medium, done: RefCell::default(), listed: Cell::new(false) };
-        let pool = self.hub.borrow().pool.clone();
+        let hub = self.hub.borrow();
+        let lane = QueueState::new(medium, Rc::clone(&hub.media));
+        let pool = hub.pool.clone();
         FileQueue { hub: Rc::clone(&self.hub), lane: Rc::new(lane), pool }
     }
 
@@ -333,28 +384,51 @@ impl Files {
         work
     }
 
-    /// Handles the result that the ring has for `work`: a number of bytes (zero for operations that transfer
-    /// none) or an error. Returns the work if it must be submitted again.
+    /// Returns how many operations the ring may have at most, if that has grown: so many workers of the
+    /// kernel let none of them wait for one of another medium.
+    pub(crate) fn new_ring_limit(&self) -> Option<usize> {
+        let mut hub = self.hub.borrow_mut();
+        let media = hub.media.get();
+        if media <= hub.media_of_ring {
+            return None;
+        }
+        hub.media_of_ring = media;
+        Some(media.saturating_mul(share::RING_MAX))
+    }
+
+    /// Handles the result that the ring has for `work`: a number of bytes or an error. Returns the work if it
+    /// must be submitted again.
     pub(crate) fn ring_finished(
         &self,
         mut work: PendingOp,
         result: Result<usize, Errno>,
     ) -> Option<PendingOp> {
         let attempt = sync::progress(&mut work, result);
+        if matches!(attempt, Attempt::Again) {
+            return Some(work);
+        }
         let mut hub = self.hub.borrow_mut();
+        hub.in_ring -= 1;
+        hub.ended(&Rc::clone(&work.lane), work.class);
         match attempt {
-            Attempt::Again => return Some(work),
-            Attempt::Blocked => {
-                hub.in_ring -= 1;
-                hub.hand_over(work);
-            }
             Attempt::Finished(result) => {
-                hub.in_ring -= 1;
                 hub.ring_count += 1;
                 hub.deliver(work, result);
             }
+            Attempt::Blocked | Attempt::Again => hub.pass_to_thread(work),
         }
         None
+    }
+
+    /// Gives threads the operations that are for them. Returns whether some have ended by that, because there
+    /// is no thread. Makes no system call if there are none.
+    pub(crate) fn start_threads(&self) -> bool {
+        let mut hub = self.hub.borrow_mut();
+        let mut has_refused = false;
+        while !hub.for_threads.is_empty() || !hub.writers.is_empty() {
+            has_refused |= hub.start_threads();
+        }
+        has_refused
     }
 
     /// Collects the operations that threads have finished.
@@ -364,8 +438,9 @@ impl Files {
             return;
         }
         for (number, done) in hub.threads.take_done() {
-            let Some(lane) = hub.in_threads.remove(number) else { continue };
+            let Some((lane, class)) = hub.in_threads.remove(number) else { continue };
             hub.threads_count += 1;
+            hub.ended(&lane, class);
             hub.put(&lane, done);
         }
     }
@@ -385,7 +460,11 @@ impl Files {
     /// Returns whether no operation is under way.
     pub(crate) fn is_idle(&self) -> bool {
         let hub = self.hub.borrow();
-        hub.in_ring == 0 && hub.backlog.is_empty() && hub.in_threads.is_empty()
+        hub.in_ring == 0
+            && hub.backlog.is_empty()
+            && hub.for_threads.is_empty()
+            && hub.writers.is_empty()
+            && hub.in_threads.is_empty()
     }
 
     pub(crate) fn count(&self, stats: &mut Stats) {
@@ -398,32 +477,92 @@ impl Files {
 
 impl Hub {
     fn submit(&mut self, mut work: PendingOp) {
-        let elsewhere = match (self.ring, self.ring_has_more) {
-            (false, _) => Offload::Thread,
-            (true, false) => Offload::RingFirst,
-            (true, true) => Offload::Ring,
-        };
+        let now =
+            Circumstances { has_ring: self.ring, ring_has_more: self.ring_has_more, clock: &self.clock };
+        let place = inline::attempt(&mut work, &now);
         self.ring_has_more = true;
-        match inline::attempt(&mut work, elsewhere, &self.clock) {
-            Attempt::Finished(result) => {
+        match place {
+            Place::Done(result) => {
                 self.inline_count += 1;
                 self.deliver(work, result);
             }
-            Attempt::Again => self.backlog.push_back(work),
-            Attempt::Blocked => self.hand_over(work),
+            Place::Ring => {
+                work.class = Class::Ring;
+                self.start(work);
+            }
+            Place::Thread => self.pass_to_thread(work),
         }
     }
 
-    fn hand_over(&mut self, work: PendingOp) {
-        let PendingOp { op, done, lane } = work;
-        let number = self.in_threads.insert(lane);
-        if let Err((op, done)) = self.threads.submit(number, op, done) {
-            // No thread could be started: the operation is done here, although it blocks the reactor.
-            let done = run_to_end(op, done);
-            if let Some(lane) = self.in_threads.remove(number) {
-                self.put(&lane, done);
+    fn pass_to_thread(&mut self, mut work: PendingOp) {
+        work.class = Class::of(&work.op.kind, work.op.file.direct());
+        if work.class == Class::CachedWrite {
+            let lane = Rc::clone(&work.lane);
+            lane.put_write(work);
+            self.list_writer(&lane);
+        } else {
+            self.start(work);
+        }
+    }
+
+    /// Starts an operation now, or when another one of its medium has ended.
+    fn start(&mut self, work: PendingOp) {
+        let lane = Rc::clone(&work.lane);
+        let clock = self.clock.clone();
+        if let Some(work) = lane.begin(work, || clock.now()) {
+            self.place(work);
+        }
+    }
+
+    fn place(&mut self, work: PendingOp) {
+        match work.class {
+            Class::Ring => self.backlog.push_back(work),
+            Class::CachedWrite | Class::Transfer | Class::Long => self.for_threads.push(work),
+        }
+    }
+
+    /// Ends an operation of a medium, and starts the next one that had to wait for it.
+    fn ended(&mut self, lane: &Rc<QueueState>, class: Class) {
+        match lane.end(class, self.clock.now()) {
+            Some(next) => self.place(next),
+            None if class == Class::CachedWrite => self.list_writer(lane),
+            None => {}
+        }
+    }
+
+    fn list_writer(&mut self, lane: &Rc<QueueState>) {
+        if lane.may_write() && !lane.writes.replace(true) {
+            self.writers.push(Rc::clone(lane));
+        }
+    }
+
+    fn start_threads(&mut self) -> bool {
+        let mut jobs: Vec<Job> = Vec::new();
+        for lane in std::mem::take(&mut self.writers) {
+            lane.writes.set(false);
+            let clock = self.clock.clone();
+            let works = lane.begin_writes(|| clock.now());
+            jobs.push(works.into_iter().map(|work| self.hand_over(work)).collect());
+        }
+        for work in std::mem::take(&mut self.for_threads) {
+            jobs.push(Job::from_iter([self.hand_over(work)]));
+        }
+        let refused = self.threads.submit(jobs);
+        let has_refused = !refused.is_empty();
+        for (number, op, done) in refused.into_iter().flatten() {
+            // No thread could be started. The operation must not be done here, where it could wait.
+            if let Some((lane, class)) = self.in_threads.remove(number) {
+                self.ended(&lane, class);
+                let failure = FileError { errno: NOT_BEGUN, done };
+                self.put(&lane, sync::conclude(op, Err(failure)));
             }
         }
+        has_refused
+    }
+
+    fn hand_over(&mut self, work: PendingOp) -> (u32, FileOp, usize) {
+        let PendingOp { op, done, lane, class } = work;
+        (self.in_threads.insert((lane, class)), op, done)
     }
 
     fn deliver(&mut self, work: PendingOp, result: Result<(), FileError>) {

@@ -31,15 +31,21 @@ pub fn open(address: SocketAddr) -> io::Result<TcpListener> {
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
+    // Accepted connections inherit the options, whichever thread serves them.
+    prepare(&socket)?;
     bind(&socket, &address)?;
     listen(&socket, BACKLOG)?;
     Ok(TcpListener::from(socket))
 }
 
 /// Sets the options that every connection needs: no delay (TCP_NODELAY), and keepalive probes to silent
-/// peers. Accepted sockets inherit them from their listener.
+/// peers. Accepted sockets inherit them from their listener. A socket that sends probes already keeps its
+/// times: its opener knows what its peer needs.
 pub(crate) fn prepare(socket: impl AsFd) -> Result<(), Errno> {
     sockopt::set_tcp_nodelay(&socket, true)?;
+    if sockopt::socket_keepalive(&socket)? {
+        return Ok(());
+    }
     sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE)?;
     sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL)?;
     sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
@@ -68,5 +74,29 @@ pub(crate) fn accept(listener: impl AsFd) -> Accepted {
         Err(Errno::AGAIN) => Accepted::Nobody,
         Err(Errno::INTR | Errno::CONNABORTED) => Accepted::Void,
         Err(_) => Accepted::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_keepalive_times_only_where_the_opener_of_a_connection_set_none() {
+        let listener = open("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let own = std::net::TcpStream::connect(address).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        assert!(sockopt::socket_keepalive(&accepted).unwrap(), "inherited from the listener");
+        assert_eq!(sockopt::tcp_keepidle(&accepted).unwrap(), KEEPALIVE_IDLE);
+        sockopt::set_tcp_keepidle(&own, Duration::from_secs(5)).unwrap();
+        sockopt::set_socket_keepalive(&own, true).unwrap();
+        prepare(&own).unwrap();
+        assert_eq!(sockopt::tcp_keepidle(&own).unwrap(), Duration::from_secs(5));
+        assert!(sockopt::tcp_nodelay(&own).unwrap());
+        let plain = std::net::TcpStream::connect(address).unwrap();
+        prepare(&plain).unwrap();
+        assert!(sockopt::socket_keepalive(&plain).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&plain).unwrap(), KEEPALIVE_IDLE);
     }
 }

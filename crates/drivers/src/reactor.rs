@@ -1,6 +1,8 @@
 //! Runs one state machine on one thread.
 
 mod parking;
+mod sleep;
+mod stop;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -15,14 +17,14 @@ use base::state_machine::{DisconnectReason, PortalId, StreamMachine};
 use base::time::Instant;
 
 use crate::candidate::Candidate;
-use crate::clock::Clock;
+use crate::clock::{Clock, Sleep};
 use crate::config::{Config, EngineChoice, EngineKind};
 use crate::connecting::{Call, Connecting};
 use crate::connections::Connections;
 use crate::engine::{Engine, Event};
 use crate::epoll::EpollEngine;
 use crate::ether::{PortSocket, Ports};
-use crate::files::Files;
+use crate::files::{self, Files};
 use crate::listener;
 use crate::message_queue::{Adoption, Handle, Message, MessageQueue};
 use crate::signals::Signals;
@@ -31,6 +33,7 @@ use crate::stats::Stats;
 use crate::uring::UringEngine;
 use crate::waker::Waker;
 use parking::Parking;
+use stop::{FILES_PATIENCE, Stop};
 
 /// How long a reactor stops accepting when the system has no descriptor or memory left: long enough not to
 /// spin, short enough that the login of a client does not time out.
@@ -66,6 +69,8 @@ pub struct Reactor<M> {
     files: Files,
     pool: Pool,
     clock: Clock,
+    /// Until when the reactor was to be awake again at the latest, when it last slept.
+    sleep: Option<Sleep>,
     poll: bool,
     spin_policy: Box<dyn SpinPolicy>,
     stop: Option<Stop>,
@@ -84,13 +89,6 @@ struct Listening {
     portal: PortalId,
 }
 
-#[derive(Clone, Copy)]
-struct Stop {
-    deadline: Instant,
-    /// The deadline has passed, and all connections were ended.
-    forced: bool,
-}
-
 impl<M: StreamMachine + FrameMachine> Reactor<M> {
     /// Creates a reactor.
     ///
@@ -100,14 +98,16 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         let waker = Arc::new(Waker::new()?);
         let pool = Pool::new(config.pool_bytes_max);
         let clock = Clock::start();
-        let files = Files::new(Arc::clone(&waker), clock, pool.clone(), config.file_threads_max);
+        let began = clock.now();
+        let files = Files::new(Arc::clone(&waker), clock.clone(), pool.clone());
         let (engine, fallback) = start_engine(config.engine, &waker, &pool, &files)?;
+        files::close_elsewhere();
         Ok(Self {
             engine,
             fallback,
             connections: Connections::new(config, pool.clone()),
             dials: Connecting::default(),
-            ports: Ports::new(clock, pool.clone()),
+            ports: Ports::new(clock.clone(), pool.clone()),
             signals: Signals::default(),
             listeners: Vec::new(),
             accepts_rest_until: None,
@@ -115,8 +115,9 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
             files,
             pool,
             clock,
+            sleep: None,
             poll: config.busy_poll,
-            spin_policy: spin_policy::policy(config.spin_mode, clock.now()),
+            spin_policy: spin_policy::policy(config.spin_mode, began),
             stop: None,
             parking: Parking::Off,
             accepts: true,
@@ -233,11 +234,9 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
 
     /// Returns whether [`Handle::stop`] was called and has taken effect.
     pub fn is_stopped(&self) -> bool {
-        let quiet = |stop: &Stop| self.quiet || stop.forced;
-        self.stop.as_ref().is_some_and(quiet)
-            && self.connections.is_empty()
-            && self.dials.is_empty()
-            && self.files.is_idle()
+        let is_over =
+            |stop: &Stop| (self.quiet || stop.forced) && (stop.abandons_files || self.files.is_idle());
+        self.stop.as_ref().is_some_and(is_over) && self.connections.is_empty() && self.dials.is_empty()
     }
 
     /// Does what is due, sleeps until an event happens but at most for `wait_max`, handles the event, and
@@ -247,9 +246,11 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     /// # Errors
     /// As [`Self::run`].
     pub fn run_once(&mut self, machine: &mut M, wait_max: Option<Duration>) -> io::Result<()> {
-        let now = self.clock.now();
+        let now = self.clock.wake_up(self.sleep);
         self.drain(machine, now);
-        self.step(machine, now, wait_max)?;
+        let now = self.step(machine, now, wait_max)?;
+        // The time until the owner calls again counts as sleep.
+        self.timeout(machine, now, None);
         Ok(())
     }
 
@@ -261,7 +262,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     /// As [`Self::run`].
     pub fn run_ready(&mut self, machine: &mut M) -> io::Result<Option<Duration>> {
         self.engine.use_descriptor()?;
-        let mut now = self.clock.now();
+        let mut now = self.clock.wake_up(self.sleep);
         self.drain(machine, now);
         for _ in 0..ROUNDS_MAX {
             self.eventful = false;
@@ -303,6 +304,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     /// Waits until an event happens, but at most for `timeout`, and handles the events of the engine. May
     /// busy-poll before it sleeps. Returns the time of the wake-up.
     fn wait(&mut self, machine: &mut M, slept: Instant, timeout: Option<Duration>) -> io::Result<Instant> {
+        let timeout = if self.files.start_threads() { Some(Duration::ZERO) } else { timeout };
         let Stats { bytes_in, bytes_out, .. } = *self.engine.stats();
         let could_look =
             timeout != Some(Duration::ZERO) && self.engine.shows_more() && !self.parking.is_parked();
@@ -320,7 +322,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         }
         let until = timeout.map(|timeout| slept.after(timeout));
         let (engine, ports) = (&self.engine, &self.ports);
-        let found = spin_policy::spin_until(&mut *self.spin_policy, self.clock, until, || {
+        let found = spin_policy::spin_until(&mut *self.spin_policy, &self.clock, until, || {
             engine.has_completions() || ports.has_frames()
         });
         if !found {
@@ -335,31 +337,10 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
     /// Handles the events of the engine. Returns the time, and whether there were events other than completed
     /// sends of frames.
     fn woken(&mut self, machine: &mut M) -> (Instant, bool) {
-        let now = self.clock.now();
+        let now = self.clock.wake_up(self.sleep);
         self.connections.next_turn();
         self.ports.next_turn(now);
         (now, self.handle_events(machine, now))
-    }
-
-    /// Returns how long to sleep, or `None` for no limit.
-    fn timeout(&self, machine: &M, now: Instant, wait_max: Option<Duration>) -> Option<Duration> {
-        if self.parking.is_parked() {
-            return wait_max;
-        }
-        if self.poll || self.connections.is_hungry() || self.ports.is_hungry() || self.is_stopped() {
-            return Some(Duration::ZERO);
-        }
-        let stop = self.stop.filter(|stop| !stop.forced).map(|stop| stop.deadline);
-        let deadlines = [
-            machine.poll_timeout(),
-            self.connections.next_deadline(),
-            self.dials.next_deadline(),
-            self.ports.next_deadline(),
-            self.accepts_rest_until,
-            stop,
-        ];
-        let next = deadlines.into_iter().flatten().min().map(|at| at.since(now));
-        next.into_iter().chain(wait_max).min()
     }
 
     /// Handles the events of the engine. Returns whether there were events other than completed sends of
@@ -486,7 +467,7 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         self.accepts_rest_until = None;
         self.dials.end_all(&mut *self.engine);
         let deadline = self.stop.map_or(deadline, |stop| stop.deadline.min(deadline));
-        self.stop = Some(Stop { deadline, forced: false });
+        self.stop = Some(Stop { deadline, forced: false, abandons_files: false });
     }
 
     fn pass_deadlines(&mut self, machine: &mut M, now: Instant) {
@@ -508,6 +489,12 @@ impl<M: StreamMachine + FrameMachine> Reactor<M> {
         {
             stop.forced = true;
             self.connections.end_all(DisconnectReason::Shutdown);
+        }
+        if let Some(stop) = &mut self.stop
+            && stop.forced
+            && stop.deadline.after(FILES_PATIENCE) <= now
+        {
+            stop.abandons_files = true;
         }
     }
 
@@ -568,7 +555,7 @@ impl<M> Drop for Reactor<M> {
 pub fn probe_uring() -> Result<(), ReactorError> {
     let waker = Arc::new(Waker::new()?);
     let pool = Pool::new(0);
-    let files = Files::new(Arc::clone(&waker), Clock::start(), pool.clone(), 1);
+    let files = Files::new(Arc::clone(&waker), Clock::start(), pool.clone());
     start_engine(EngineChoice::Uring, &waker, &pool, &files).map(drop)
 }
 

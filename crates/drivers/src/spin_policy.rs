@@ -86,7 +86,7 @@ pub(crate) fn policy(mode: SpinMode, now: Instant) -> Box<dyn SpinPolicy> {
 /// whether it did.
 pub(crate) fn spin_until(
     policy: &mut dyn SpinPolicy,
-    clock: Clock,
+    clock: &Clock,
     latest: Option<Instant>,
     is_there: impl Fn() -> bool,
 ) -> bool {
@@ -460,12 +460,12 @@ mod tests {
     fn a_look_ends_when_something_is_there_or_the_time_is_over() {
         let (clock, mut awake) = (Clock::start(), Adaptive::new(Instant(0)));
         let begun = clock.now();
-        assert!(!spin_until(&mut awake, clock, None, || false));
+        assert!(!spin_until(&mut awake, &clock, None, || false));
         assert!(clock.now().since(begun) >= SPAN);
         let latest = clock.now().after(Duration::from_micros(5));
-        assert!(!spin_until(&mut awake, clock, Some(latest), || false));
+        assert!(!spin_until(&mut awake, &clock, Some(latest), || false));
         assert!(clock.now() >= latest);
-        assert!(spin_until(&mut awake, clock, None, || true));
+        assert!(spin_until(&mut awake, &clock, None, || true));
     }
 
     #[test]

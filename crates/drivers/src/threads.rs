@@ -1,59 +1,85 @@
-//! A thread pool for file operations that would block the reactor.
+//! Threads for file operations that wait for a disk.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
 
 use crate::files::{FileDone, FileOp, run_to_end};
 use crate::waker::Waker;
 
-/// The threads of one reactor. Each is started when it is first needed and ends with the reactor.
+/// How long a thread without work waits for more before it ends.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// How long a dropped reactor waits for the operations that its threads work on. An operation on a disk that
+/// hangs ends later, or with the process.
+const LETTING_GO: Duration = Duration::from_secs(2);
+
+/// Operations that one thread does one after the other, with their numbers and how many bytes of each are
+/// done.
+pub(crate) type Job = SmallVec<[(u32, FileOp, usize); 1]>;
+
+/// The threads of one reactor. A thread is started for each job that no idle thread can do, because any
+/// thread that works may wait for a disk that hangs. The submitter bounds the number of jobs.
 pub(crate) struct Threads {
     shared: Arc<Shared>,
-    running: Vec<JoinHandle<()>>,
-    max: usize,
 }
 
 struct Shared {
     jobs: Mutex<Jobs>,
     more: Condvar,
+    /// Signals that a thread has ended.
+    fewer: Condvar,
     done: Mutex<Vec<(u32, FileDone)>>,
     waker: Arc<Waker>,
 }
 
-/// The jobs that wait. The submitters bound their number: a medium submits no more operations than its
-/// clients may have in flight.
+#[derive(Default)]
 struct Jobs {
-    waiting: VecDeque<(u32, FileOp, usize)>,
+    waiting: VecDeque<Job>,
+    /// How many threads there are, and how many of them wait for a job.
+    threads: usize,
     idle: usize,
     stopping: bool,
 }
 
 impl Threads {
-    pub(crate) fn new(waker: Arc<Waker>, max: usize) -> Self {
-        let jobs = Jobs { waiting: VecDeque::new(), idle: 0, stopping: false };
-        let shared = Shared { jobs: Mutex::new(jobs), more: Condvar::new(), done: Mutex::default(), waker };
-        Self { shared: Arc::new(shared), running: Vec::new(), max }
+    pub(crate) fn new(waker: Arc<Waker>) -> Self {
+        let shared = Shared {
+            jobs: Mutex::default(),
+            more: Condvar::new(),
+            fewer: Condvar::new(),
+            done: Mutex::default(),
+            waker,
+        };
+        let threads = Self { shared: Arc::new(shared) };
+        // The last thread stays, so that a system that allows no more threads later delays operations and
+        // refuses none.
+        if threads.start_one() {
+            threads.shared.jobs().threads += 1;
+        }
+        threads
     }
 
-    /// Submits an operation of which `done` bytes are done.
-    ///
-    /// # Errors
-    /// The operation, if no thread runs and none could be started.
-    pub(crate) fn submit(&mut self, number: u32, op: FileOp, done: usize) -> Result<(), (FileOp, usize)> {
-        let short = {
-            let jobs = self.shared.jobs();
-            jobs.idle <= jobs.waiting.len()
-        };
-        if short && self.running.len() < self.max {
-            self.start_one();
+    /// Submits jobs. Returns those for which there is no thread: the system allows no more, and none is left.
+    pub(crate) fn submit(&self, new: Vec<Job>) -> Vec<Job> {
+        let mut jobs = self.shared.jobs();
+        let count = new.len();
+        jobs.waiting.extend(new);
+        let missing = jobs.waiting.len().saturating_sub(jobs.idle);
+        for _ in 0..missing {
+            if !self.start_one() {
+                break;
+            }
+            jobs.threads += 1;
         }
-        if self.running.is_empty() {
-            return Err((op, done));
+        if jobs.threads == 0 {
+            return jobs.waiting.drain(..).collect();
         }
-        self.shared.jobs().waiting.push_back((number, op, done));
-        self.shared.more.notify_one();
-        Ok(())
+        drop(jobs);
+        (0..count).for_each(|_| self.shared.more.notify_one());
+        Vec::new()
     }
 
     /// Takes the finished operations.
@@ -61,53 +87,84 @@ impl Threads {
         std::mem::take(&mut *self.shared.done.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn start_one(&mut self) {
+    fn start_one(&self) -> bool {
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("targe-files".to_owned());
-        if let Ok(handle) = thread.spawn(move || shared.work()) {
-            self.running.push(handle);
-        }
+        thread.spawn(move || shared.work()).is_ok()
     }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.shared.jobs().stopping = true;
+        let deadline = Instant::now() + LETTING_GO;
+        let mut jobs = self.shared.jobs();
+        jobs.stopping = true;
         self.shared.more.notify_all();
-        for thread in self.running.drain(..) {
-            // A thread that panicked has printed why; nothing else can be done.
-            let _ = thread.join();
+        while jobs.threads > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.shared.fewer.wait_timeout(jobs, left);
+            jobs = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Counts out a thread that panics.
+struct Counted<'a>(&'a Shared);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.leave(&mut self.0.jobs());
         }
     }
 }
 
 impl Shared {
-    fn jobs(&self) -> std::sync::MutexGuard<'_, Jobs> {
+    fn jobs(&self) -> MutexGuard<'_, Jobs> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn work(&self) {
-        while let Some((number, op, done)) = self.next() {
-            let done = run_to_end(op, done);
-            self.done.lock().unwrap_or_else(PoisonError::into_inner).push((number, done));
-            self.waker.wake();
+        let _counted = Counted(self);
+        while let Some(job) = self.next() {
+            for (number, op, done) in job {
+                let done = run_to_end(op, done);
+                self.done.lock().unwrap_or_else(PoisonError::into_inner).push((number, done));
+                self.waker.wake();
+            }
         }
     }
 
     /// Waits for the next job. Jobs that wait when the reactor ends are still done, since their submitters
     /// may rely on it.
-    fn next(&self) -> Option<(u32, FileOp, usize)> {
+    fn next(&self) -> Option<Job> {
         let mut jobs = self.jobs();
         loop {
             if let Some(job) = jobs.waiting.pop_front() {
                 return Some(job);
             }
             if jobs.stopping {
+                self.leave(&mut jobs);
                 return None;
             }
             jobs.idle += 1;
-            jobs = self.more.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+            let waited = self.more.wait_timeout(jobs, IDLE);
+            let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+            jobs = guard;
             jobs.idle -= 1;
+            if timeout.timed_out() && jobs.waiting.is_empty() && jobs.threads > 1 {
+                self.leave(&mut jobs);
+                return None;
+            }
         }
+    }
+
+    /// Counts out a thread.
+    fn leave(&self, jobs: &mut Jobs) {
+        jobs.threads -= 1;
+        self.fewer.notify_all();
     }
 }

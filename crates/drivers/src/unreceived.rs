@@ -1,20 +1,20 @@
-//! What was sent to a Unix socket and not received yet.
+//! What was sent through a stream socket and has not arrived yet.
 
 #![allow(unsafe_code, reason = "an ioctl that no library has a safe function for")]
 
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsFd, AsRawFd};
 
-/// Returns the memory in bytes of what was sent through `stream` and not received by its other end yet; 0 if
-/// everything was received.
+/// Returns 0 if everything that was sent through `stream` has arrived. Of a Unix socket, it returns the
+/// memory in bytes of what the program at the other end has not received yet; of a TCP socket, how many bytes
+/// the other end has not acknowledged.
 ///
 /// # Errors
 /// The error of the system.
-pub fn bytes(stream: &UnixStream) -> io::Result<usize> {
+pub fn bytes(stream: &impl AsFd) -> io::Result<usize> {
     let mut count: libc::c_int = 0;
     // SAFETY: the descriptor is open, and TIOCOUTQ, which sockets know as SIOCOUTQ, writes one integer.
-    if unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut count) } < 0 {
+    if unsafe { libc::ioctl(stream.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut count) } < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(usize::try_from(count).unwrap_or(0))
@@ -23,6 +23,7 @@ pub fn bytes(stream: &UnixStream) -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
 
     use super::*;
 

@@ -510,7 +510,7 @@ impl StreamEngine for UringEngine {
 
     fn send(&mut self, number: u32, batch: Transmit, last: bool) -> Sending {
         let Some(conn) = self.conns.get_mut(index(number)).and_then(Option::as_mut) else {
-            return Sending::Failed(batch);
+            return Sending::Failed(batch, Errno::BADF);
         };
         conn.sending = Some(Outgoing { batch, message: self.messages.pop().unwrap_or_default() });
         self.start_send(number, last);

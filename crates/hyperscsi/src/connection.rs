@@ -423,7 +423,8 @@ impl Connection {
     /// Returns when the silence of a path needs action: first a ping, in the end its loss.
     fn next_sign(&self, path: &Path) -> Option<Instant> {
         let end = path.heard.after(self.plan.lost_after);
-        if path.down || !path.port_up || path.is_waiting() || path.ping_wanted {
+        let is_unproven = path.challenge != 0;
+        if path.down || is_unproven || !path.port_up || path.is_waiting() || path.ping_wanted {
             return (!path.down || self.paths.len() == 1).then_some(end);
         }
         Some(path.heard.after(self.sign_after))
@@ -441,7 +442,7 @@ impl Connection {
         if silent && !path.down {
             path.down = true;
             self.events.push_back(ConnectionEvent::PathDown(path.id));
-        } else if !silent && path.port_up && !path.is_waiting() {
+        } else if !silent && path.port_up && path.challenge == 0 && !path.is_waiting() {
             path.ping_wanted = true;
             path.announced = false;
         }

@@ -450,9 +450,17 @@ impl Path {
     /// Returns whether a space has no credit left and no frame is under way whose acknowledgement would bring
     /// more, or whose probe timeout would ask for it. Our own acknowledgements may have used the credit up.
     pub(crate) fn must_wait(&self, space_index: usize) -> bool {
-        let credit = self.spaces.get(space_index).is_none_or(|space| space.outgoing.credit() > 0);
         let room = self.congestion.room() > 0;
-        !credit && room && self.pto_at.is_none() && self.is_usable() && !self.is_waiting()
+        self.lacks_credit(space_index)
+            && room
+            && self.pto_at.is_none()
+            && self.is_usable()
+            && !self.is_waiting()
+    }
+
+    /// Returns whether a space has no credit left.
+    pub(crate) fn lacks_credit(&self, space_index: usize) -> bool {
+        self.spaces.get(space_index).is_some_and(|space| space.outgoing.credit() == 0)
     }
 
     /// Sets a timeout after which the path asks for credit, unless it was granted within a probe interval.

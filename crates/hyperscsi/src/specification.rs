@@ -11,6 +11,7 @@ use crate::aead::{KEEP_MAX, UPDATE_AFTER_BYTES, UPDATE_AFTER_FRAMES, UPDATE_EVER
 use crate::connection::{ConnectionConfig, PATHS_MAX};
 use crate::exchange::xid;
 use crate::frame::{CRC_LEN, HEADER_LEN, TAGS};
+use crate::initiator::session::{RESERVE_MAX, RESERVE_SHARE};
 use crate::login::cookie::Cookies;
 use crate::login::target::HandshakeServer;
 use crate::path::congestion::{IGNORED_PERMILLE, TOLERATED_PERMILLE, WAITING_BYTES};
@@ -63,6 +64,7 @@ fn every_constant_of_the_specification_is_that_of_the_code() {
         ("EtherType", format!("{:X}h", crate::ETHERTYPE)),
         ("header", format!("{HEADER_LEN} bytes")),
         ("slots (TAG)", format!("{TAGS} in each class")),
+        ("slots that commands leave free", format!("one of {RESERVE_SHARE}, 1 to {RESERVE_MAX}")),
         ("CRC32C", format!("{CRC_LEN} bytes")),
         ("replay window", format!("{REPLAY_WINDOW}")),
         ("credit window", format!("{WINDOW_INITIAL}; {WINDOW_MIN} to {WINDOW_MAX} frames")),

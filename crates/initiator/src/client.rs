@@ -261,7 +261,9 @@ impl Session {
     /// Guards a unit with an identity check: after a session recovery, the session sends the unit nothing
     /// before the unit has reported again that it is the device of `identity`
     /// ([`crate::LogicalUnit::identity`]). If it is another device, watchers receive
-    /// [`Event::OtherDevice`], and commands for the unit fail with [`CommandError::OtherDevice`].
+    /// [`Event::OtherDevice`], and commands for the unit fail with [`CommandError::OtherDevice`]. While the
+    /// unit is not there or not ready, its commands wait as long as they would wait for the target, and fail
+    /// after that with [`CommandError::UnconfirmedDevice`] until the unit reports its device.
     pub fn guard(&self, lun: Lun, identity: Identity) {
         self.with(move |driver, id| driver.guard(id, lun, identity));
     }

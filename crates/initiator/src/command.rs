@@ -11,7 +11,7 @@ use transport::command::TaskAttribute;
 use transport::initiator::{CommandResponse, Request, Residual, SubmitError};
 
 use crate::future::Stopped;
-use crate::identity::OtherDevice;
+use crate::identity::{OtherDevice, UnconfirmedDevice};
 use crate::session_error::{SessionError, SessionLoss, because, ended};
 
 /// A SCSI command.
@@ -229,6 +229,9 @@ pub enum CommandError {
     /// Another device is now behind the LUN. The command was not executed there.
     #[error("{0}")]
     OtherDevice(Box<OtherDevice>),
+    /// The unit does not confirm that it is the same device as before. The command was not executed.
+    #[error("{0}")]
+    UnconfirmedDevice(Box<UnconfirmedDevice>),
     /// The session refused the command.
     #[error(transparent)]
     Refused(#[from] SubmitError),

@@ -6,7 +6,7 @@ use scsi::block::Capacity;
 use scsi::inquiry::{DeviceType, Qualifier, StandardInquiry};
 use scsi::lun::Lun;
 
-use crate::client::Client;
+use crate::client::{Client, Session};
 use crate::command::CommandError;
 use crate::error::Error;
 use crate::login::plan_for;
@@ -63,15 +63,8 @@ pub async fn units(
     target: &Discovered,
     secrets: &dyn Secrets,
 ) -> Result<Vec<FoundUnit>, Error> {
-    let ways = ways_to(place, target);
-    let first =
-        ways.first().map_or_else(|| place.transport.clone(), |way| Transport::Iscsi(way.address.clone()));
-    let place = Endpoint { transport: first, ..place.clone() };
+    let (place, session) = log_in(client, place, target, secrets).await?;
     let at = || format!("{place}/{}", target.name);
-    let mut plan = plan_for(&place, Purpose::Target(target.name.clone()), secrets)?;
-    plan.session.portals = ways;
-    let session =
-        client.log_in_planned(plan).await.map_err(|source| Error::LogIn { target: at(), source })?;
     let told = LogicalUnit::new(session.clone(), Lun(0)).report_luns().await;
     let luns = told.map_err(|source| Error::Discovery { target: at(), source })?;
     let mut found = Vec::new();
@@ -84,6 +77,37 @@ pub async fn units(
     }
     let _ = session.log_out().await;
     Ok(found)
+}
+
+/// Logs in to a target over the first of its portals that can be reached. Returns the endpoint with that
+/// portal, which is part of the URLs.
+///
+/// # Errors
+/// [`Error`], from the last portal that was tried. After a refusal that is permanent, no other is.
+async fn log_in(
+    client: &Client,
+    place: &Endpoint,
+    target: &Discovered,
+    secrets: &dyn Secrets,
+) -> Result<(Endpoint, Session), Error> {
+    let mut ways = ways_to(place, target).into_iter();
+    loop {
+        let way = ways.next();
+        let transport =
+            way.as_ref().map_or_else(|| place.transport.clone(), |way| Transport::Iscsi(way.address.clone()));
+        let place = Endpoint { transport, ..place.clone() };
+        let mut plan = plan_for(&place, Purpose::Target(target.name.clone()), secrets)?;
+        if let Some(way) = way {
+            plan.session.portals = vec![way];
+        }
+        match client.log_in_planned(plan).await {
+            Ok(session) => return Ok((place, session)),
+            Err(why) if why.is_permanent() || ways.len() == 0 => {
+                return Err(Error::of_login(format!("{place}/{}", target.name), &place, why));
+            }
+            Err(_) => {}
+        }
+    }
 }
 
 async fn look_at(unit: &LogicalUnit, url: Url) -> Result<Option<FoundUnit>, CommandError> {
@@ -110,14 +134,11 @@ async fn look_at(unit: &LogicalUnit, url: Url) -> Result<Option<FoundUnit>, Comm
 fn ways_to(place: &Endpoint, target: &Discovered) -> Vec<Portal> {
     let Transport::Iscsi(portal) = &place.transport else { return Vec::new() };
     let asked = |address: &TargetAddress| address == portal;
-    let mut ways: Vec<Portal> = target
-        .addresses
-        .iter()
-        .map(|(address, group)| Portal { address: address.clone(), group: *group })
-        .collect();
+    let mut ways: Vec<Portal> =
+        target.addresses.iter().map(|(address, _)| Portal { address: address.clone() }).collect();
     match ways.iter().position(|way| asked(&way.address)) {
         Some(at) => ways.swap(0, at),
-        None => ways.push(Portal { address: portal.clone(), group: None }),
+        None => ways.push(Portal { address: portal.clone() }),
     }
     ways
 }

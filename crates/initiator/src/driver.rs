@@ -39,8 +39,8 @@ use {crate::sessions::Event, transport::task_management::TmfResult};
 /// under way at most, and a ring of that size fits into a processor's cache.
 const RECEIVE_BYTES: usize = 8 << 20;
 
-/// How long a connection attempt to one address may take before the next address of its host is tried. The
-/// limit of the session (`Limits::login_within`) is usually shorter.
+/// How long the system may try to open a connection. The session gives an address up earlier, when it has
+/// used up its share of `Limits::login_within`, and a connection that opens later is closed.
 const CALL_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How many rounds [`Driver::run_ready`] processes before it returns to its caller.
@@ -153,7 +153,9 @@ impl Driver {
 
     /// Guards a unit with an identity check: after a session recovery, the session sends the unit nothing
     /// before the unit has reported again that it is the device of `identity`. If it is another device,
-    /// [`Event::OtherDevice`] reports that, and commands for the unit fail.
+    /// [`Event::OtherDevice`] reports that, and commands for the unit fail. While the unit is not there or
+    /// not ready, its commands wait as long as they would wait for the target, and fail after that until the
+    /// unit reports its device.
     pub fn guard(&mut self, session: SessionId, lun: Lun, identity: Identity) {
         let now = self.reactor.now();
         self.sessions.guard(now, session, lun, identity);
@@ -336,7 +338,7 @@ impl Driver {
         let now = self.reactor.now();
         let mut any = false;
         while let Some((PortalId(number), why)) = self.reactor.next_failure() {
-            self.errands.extend(self.sessions.dial_failed(now, number, &why));
+            self.sessions.dial_failed(now, number, &why);
             any = true;
         }
         any |= self.sessions.process_pending(now, &mut self.errands);

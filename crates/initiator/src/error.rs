@@ -6,15 +6,19 @@ use std::fmt;
 use scsi::block::BadCapacity;
 use scsi::sense::Sense;
 
+use iscsi::initiator::contract::ConnectionDown;
+use iscsi::login::Status;
+
 use crate::command::CommandError;
+use crate::endpoint::Endpoint;
 use crate::future::Stopped;
 use crate::login::PlanError;
 use crate::session_error::SessionError;
 use crate::url::BadUrl;
 
 /// Why something failed. `source` has the cause, which `Display` does not repeat; [`Self::report`] displays
-/// both.
-#[derive(Debug, thiserror::Error)]
+/// both. So does `Debug`: Rust prints that when `main` returns the error.
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The URL is not valid.
@@ -37,7 +41,7 @@ pub enum Error {
     #[error("cannot log in to {target}")]
     #[non_exhaustive]
     LogIn {
-        /// The address and the name of the target.
+        /// The address and the name of the target, and the initiator name if the target refused the login.
         target: String,
         /// The cause.
         source: SessionError,
@@ -107,6 +111,12 @@ pub enum Error {
     Unsupported(&'static str),
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.report())
+    }
+}
+
 impl Error {
     /// Returns the sense data of the target, if a command ended with CHECK CONDITION.
     pub fn sense(&self) -> Option<&Sense> {
@@ -131,6 +141,20 @@ impl Error {
         }
     }
 
+    /// Returns whether the target may have refused what the initiator proved: it does not know the user,
+    /// takes another password, or cannot check the response to its challenge, which tgt calls an error of the
+    /// initiator.
+    pub fn may_be_refused_authentication(&self) -> bool {
+        match self {
+            Self::LogIn { source, .. } => matches!(
+                source.connection(),
+                Some(ConnectionDown::Refused(Status::AUTHENTICATION_FAILURE | Status::INITIATOR_ERROR))
+            ),
+            Self::Unit { source, .. } => source.may_be_refused_authentication(),
+            _ => false,
+        }
+    }
+
     /// Returns the error with all its causes, for display.
     pub fn report(&self) -> impl fmt::Display {
         let mut text = self.to_string();
@@ -140,6 +164,15 @@ impl Error {
             source = cause.source();
         }
         text
+    }
+
+    /// Makes the error for a login that failed. A target can refuse one initiator name and accept another, so
+    /// that a refusal names the one that was used.
+    pub(crate) fn of_login(target: String, place: &Endpoint, source: SessionError) -> Self {
+        let is_refusal = matches!(source.connection(), Some(ConnectionDown::Refused(_)));
+        let name = place.initiator_name().ok().filter(|_| is_refusal);
+        let target = name.map_or(target.clone(), |name| format!("{target} as {name}"));
+        Self::LogIn { target, source }
     }
 
     /// Makes the error for a unit that cannot be opened.
@@ -180,6 +213,39 @@ mod tests {
     use std::error::Error as _;
 
     use super::*;
+
+    #[test]
+    fn a_refused_login_names_the_initiator() {
+        let place = Endpoint::parse("iscsi://192.0.2.7?initiator=iqn.2026-01.com.example:host").unwrap();
+        let refused = SessionError::refused_for_test(Status::AUTHORIZATION_FAILURE);
+        let error = Error::of_login("192.0.2.7:3260".to_owned(), &place, refused);
+        assert_eq!(error.to_string(), "cannot log in to 192.0.2.7:3260 as iqn.2026-01.com.example:host");
+        let error = Error::of_login("192.0.2.7:3260".to_owned(), &place, SessionError::stopped("no route"));
+        assert_eq!(error.to_string(), "cannot log in to 192.0.2.7:3260");
+    }
+
+    #[test]
+    fn a_refused_authentication_is_not_taken_for_another_refusal() {
+        let error =
+            |status| Error::LogIn { target: String::new(), source: SessionError::refused_for_test(status) };
+        assert!(error(Status::AUTHENTICATION_FAILURE).may_be_refused_authentication());
+        assert!(error(Status::INITIATOR_ERROR).may_be_refused_authentication());
+        assert!(!error(Status::AUTHORIZATION_FAILURE).may_be_refused_authentication());
+        let url = "iscsi://192.0.2.7/iqn.2026-01.com.example:disk/3".parse().unwrap();
+        assert!(Error::of_unit(&url, error(Status::AUTHENTICATION_FAILURE)).may_be_refused_authentication());
+        assert!(!Error::NoUnit(3).may_be_refused_authentication());
+    }
+
+    #[test]
+    fn an_error_that_main_returns_says_why() {
+        let source = SessionError::refused_for_test(Status::NOT_FOUND);
+        let error = Error::LogIn { target: "192.0.2.7:3260".to_owned(), source };
+        let told = format!("{error:?}");
+        assert_eq!(told, error.report().to_string());
+        assert!(told.starts_with("cannot log in to 192.0.2.7:3260: "), "{told}");
+        assert!(told.ends_with("the target does not exist"), "{told}");
+        assert_eq!(format!("{:?}", Status::NOT_FOUND), "Status(0x0203: the target does not exist)");
+    }
 
     #[test]
     fn an_error_and_its_sources_say_everything_once() {

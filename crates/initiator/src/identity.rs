@@ -35,8 +35,12 @@ impl Identity {
         Command::new(lun, cdb).reading(LEN.into()).repeatable()
     }
 
-    /// Parses the names of the unit itself from a page; `None` if there are none.
+    /// Parses the names of the unit itself from a page; `None` if there are none. The page of a LUN without a
+    /// device counts for nothing: some targets give the names of LUN 0 there.
     pub(crate) fn learn(page: u8, bytes: &[u8]) -> Option<Self> {
+        if !is_connected(bytes) {
+            return None;
+        }
         let view = Page::parse(bytes).ok().filter(|view| view.code == page)?;
         let mut names: Vec<(u8, Vec<u8>)> = if page == page::DEVICE_IDENTIFICATION {
             // Other designators name the target port or the target device.
@@ -59,22 +63,44 @@ impl Identity {
         Self::question(lun, self.page)
     }
 
-    /// Checks whether a page comes from the same device. Both must have a name in common, of the most
-    /// specific type that both have. Names of other types may appear, disappear and change with the target's
-    /// version.
-    pub(crate) fn is_same(&self, answer: &[u8]) -> Result<(), OtherDevice> {
+    /// Compares the device of a page with this one. They are the same if they have a name in common, of the
+    /// most specific type that both have. Names of other types may appear, disappear and change with the
+    /// target's version.
+    pub(crate) fn compare(&self, answer: &[u8]) -> Comparison {
+        if !is_connected(answer) {
+            return Comparison::Unknown("no device is connected there");
+        }
         let Some(other) = Self::learn(self.page, answer) else {
-            return Err(OtherDevice {
-                was: self.to_string(),
-                is: "a device without an identifier".to_owned(),
-            });
+            return Comparison::Unknown("the device has no identifier");
         };
         let of = |names: &[(u8, Vec<u8>)], kind: u8| names.iter().any(|name| name.0 == kind);
         let kinds = TELLING.iter().map(|kind| kind.0).chain([SERIAL]);
         let kind = kinds.into_iter().find(|kind| of(&self.names, *kind) && of(&other.names, *kind));
-        let same = other.names.iter().any(|name| Some(name.0) == kind && self.names.contains(name));
-        if same { Ok(()) } else { Err(OtherDevice { was: self.to_string(), is: other.to_string() }) }
+        let Some(kind) = kind else {
+            return Comparison::Unknown("the device has no identifier of a former type");
+        };
+        if other.names.iter().any(|name| name.0 == kind && self.names.contains(name)) {
+            return Comparison::Same;
+        }
+        Comparison::Other(OtherDevice { was: self.to_string(), is: other.to_string() })
     }
+}
+
+/// The result of comparing the device behind a LUN with an earlier one.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Comparison {
+    /// The same device.
+    Same,
+    /// A device with another name.
+    Other(OtherDevice),
+    /// The answer proves neither, for this reason.
+    Unknown(&'static str),
+}
+
+/// Returns whether INQUIRY data come from a unit with a device: PERIPHERAL QUALIFIER is 000b (SPC-5 §6.7.2).
+/// A target may answer with another qualifier until the device of the LUN is ready.
+fn is_connected(inquiry: &[u8]) -> bool {
+    inquiry.first().is_some_and(|byte| byte >> 5 == 0)
 }
 
 impl fmt::Display for Identity {
@@ -108,8 +134,20 @@ impl fmt::Debug for Identity {
 pub struct OtherDevice {
     /// The previous device.
     pub was: String,
-    /// The present device, or why it is unknown.
+    /// The present device.
     pub is: String,
+}
+
+/// The error for a LUN whose unit does not confirm that it is the device that was there before.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the LUN does not confirm that it leads to the same device as before ({was}): {why}; nothing is read from it or written to it until it does"
+)]
+pub struct UnconfirmedDevice {
+    /// The previous device.
+    pub was: String,
+    /// Why the present device is unknown.
+    pub why: String,
 }
 
 /// The types of designators that name one device and no other, the most specific first.
@@ -138,28 +176,39 @@ mod tests {
     const OTHER_NAA: (u8, u8, &[u8]) = (3, 0, &[0x60, 9, 9, 9, 9, 9, 9, 9]);
     const VENDOR: (u8, u8, &[u8]) = (1, 0, b"TARGE   disk-1");
 
+    fn is_same(identity: &Identity, answer: &[u8]) -> Option<bool> {
+        match identity.compare(answer) {
+            Comparison::Same => Some(true),
+            Comparison::Other(_) => Some(false),
+            Comparison::Unknown(_) => None,
+        }
+    }
+
     #[test]
     fn a_device_is_known_by_its_own_names_and_not_by_its_port() {
         let port: (u8, u8, &[u8]) = (4, 1, &[0, 0, 0, 1]);
         let identity = Identity::learn(0x83, &page_83(&[NAA, VENDOR, port])).unwrap();
         assert_eq!(identity.to_string(), "naa.6001020304050607");
         for (names, same) in [
-            (&[NAA, VENDOR, port][..], true),
-            (&[VENDOR, NAA, (4, 1, &[0, 0, 0, 2])], true),
-            (&[NAA], true),
-            (&[NAA, VENDOR, (8, 0, b"naa.6001")], true),
-            (&[OTHER_NAA, VENDOR], false),
-            (&[OTHER_NAA], false),
-            (&[NAA, (1, 0, b"TARGE   disk-2")], true),
-            (&[VENDOR], true),
-            (&[(1, 0, b"TARGE   disk-2")], false),
-            (&[port], false),
-            (&[], false),
+            (&[NAA, VENDOR, port][..], Some(true)),
+            (&[VENDOR, NAA, (4, 1, &[0, 0, 0, 2])], Some(true)),
+            (&[NAA], Some(true)),
+            (&[NAA, VENDOR, (8, 0, b"naa.6001")], Some(true)),
+            (&[OTHER_NAA, VENDOR], Some(false)),
+            (&[OTHER_NAA], Some(false)),
+            (&[NAA, (1, 0, b"TARGE   disk-2")], Some(true)),
+            (&[VENDOR], Some(true)),
+            (&[(1, 0, b"TARGE   disk-2")], Some(false)),
+            (&[(2, 0, &[1, 2, 3, 4, 5, 6, 7, 8])], None),
+            (&[port], None),
+            (&[], None),
         ] {
-            assert_eq!(identity.is_same(&page_83(names)).is_ok(), same, "{names:?}");
+            assert_eq!(is_same(&identity, &page_83(names)), same, "{names:?}");
         }
-        assert!(identity.is_same(&[]).is_err() && identity.is_same(&[0, 0x80, 0, 1, b'1']).is_err());
-        let why = identity.is_same(&page_83(&[OTHER_NAA])).unwrap_err().to_string();
+        assert_eq!(is_same(&identity, &[]), None);
+        assert_eq!(is_same(&identity, &[0, 0x80, 0, 1, b'1']), None);
+        let Comparison::Other(why) = identity.compare(&page_83(&[OTHER_NAA])) else { panic!("the same") };
+        let why = why.to_string();
         assert!(why.contains("was naa.6001020304050607") && why.contains("is naa.6009090909090909"), "{why}");
     }
 
@@ -168,7 +217,21 @@ mod tests {
         assert_eq!(Identity::learn(0x83, &page_83(&[(4, 1, &[0, 0, 0, 1])])), None);
         assert_eq!(Identity::learn(0x80, &[0, 0x80, 0, 2, b' ', b' ']), None);
         let identity = Identity::learn(0x80, &[0, 0x80, 0, 3, b' ', b'4', b'2']).unwrap();
-        assert!(identity.is_same(&[0, 0x80, 0, 2, b'4', b'2']).is_ok());
-        assert!(identity.is_same(&[0, 0x80, 0, 2, b'4', b'3']).is_err());
+        assert_eq!(is_same(&identity, &[0, 0x80, 0, 2, b'4', b'2']), Some(true));
+        assert_eq!(is_same(&identity, &[0, 0x80, 0, 2, b'4', b'3']), Some(false));
+    }
+
+    /// Some targets return the names of LUN 0 for a LUN that is not there.
+    #[test]
+    fn the_page_of_a_lun_without_a_device_says_nothing_of_a_device() {
+        let identity = Identity::learn(0x83, &page_83(&[NAA])).unwrap();
+        for byte in [0x7f, 0x20, 0x60] {
+            for name in [NAA, OTHER_NAA] {
+                let mut page = page_83(&[name]);
+                page[0] = byte;
+                assert_eq!(Identity::learn(0x83, &page), None);
+                assert_eq!(is_same(&identity, &page), None, "{byte:02x}h");
+            }
+        }
     }
 }

@@ -41,7 +41,7 @@ mod url;
 
 pub use base::buffer::{Bytes, DataList};
 pub use base::units::Lba;
-pub use iscsi::initiator::contract::{SessionStats, Slot};
+pub use iscsi::initiator::contract::{ConnectionLoss, SessionStats, Slot};
 pub use scsi::block::Capacity;
 pub use scsi::cdb::Cdb;
 pub use scsi::inquiry::StandardInquiry;
@@ -59,7 +59,7 @@ pub use command_handle::{AbortHandle, CommandHandle};
 pub use disk::{Disk, Geometry};
 pub use error::Error;
 pub use future::{ResponseFuture, block_on};
-pub use identity::{Identity, OtherDevice};
+pub use identity::{Identity, OtherDevice, UnconfirmedDevice};
 pub use login::PlanError;
 pub use open::OpenOptions;
 pub use session_error::{SessionError, SessionLoss};

@@ -124,6 +124,14 @@ impl ProtocolPlan {
         }
     }
 
+    /// Returns how long and how often the session tries to log in again.
+    pub(crate) fn retry(&self) -> Retry {
+        match self {
+            Self::Iscsi(plan) => plan.session.retry,
+            Self::HyperScsi(plan) => plan.session.retry,
+        }
+    }
+
     /// Raises the number of commands that the session accepts at a time to at least `tasks`.
     pub fn want_tasks(&mut self, tasks: usize) {
         let limit = match self {
@@ -131,6 +139,17 @@ impl ProtocolPlan {
             Self::HyperScsi(plan) => &mut plan.session.limits.tasks_max,
         };
         *limit = tasks.max(*limit);
+    }
+}
+
+impl Endpoint {
+    /// Returns the initiator name that a login there uses: the one that the URL names, or one made of this
+    /// host's name.
+    ///
+    /// # Errors
+    /// This host's name cannot be part of an iSCSI name.
+    pub fn initiator_name(&self) -> Result<IscsiName, PlanError> {
+        Ok(self.options.initiator.clone().map_or_else(default_name, Ok)?)
     }
 }
 
@@ -155,7 +174,7 @@ fn plan_ether(url: &Url, secrets: &dyn Secrets) -> Result<ether::SessionPlan, Pl
     let name = |name: &IscsiName| {
         Name::new(name.as_str()).ok_or_else(|| PlanError::EtherName(name.as_str().to_owned()))
     };
-    let initiator = options.initiator.clone().map_or_else(default_name, Ok)?;
+    let initiator = url.endpoint.initiator_name()?;
     let group = url.endpoint.login.user.as_deref().unwrap_or_default();
     let group = GroupName::new(group).ok_or_else(|| PlanError::EtherName(group.to_owned()))?;
     let password = url.endpoint.login.own_password(options, secrets)?;
@@ -190,9 +209,9 @@ fn adjust(plan: &mut ether::SessionPlan, options: &Options) {
 /// [`PlanError`]
 pub fn plan_for(place: &Endpoint, purpose: Purpose, secrets: &dyn Secrets) -> Result<IscsiPlan, PlanError> {
     let options = &place.options;
-    let initiator = options.initiator.clone().map_or_else(default_name, Ok)?;
+    let initiator = place.initiator_name()?;
     let Transport::Iscsi(portal) = &place.transport else { return Err(PlanError::NotIscsi) };
-    let portals = vec![Portal { address: portal.clone(), group: None }];
+    let portals = vec![Portal { address: portal.clone() }];
     let mut plan = SessionPlan::new(initiator, options.isid.map_or_else(random_isid, Isid), purpose, portals);
     plan.auth = place.login.auth(options, secrets)?;
     plan.keys = options.keys.clone();

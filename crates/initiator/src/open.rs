@@ -111,8 +111,9 @@ async fn log_in(
     watchers: Vec<Watcher>,
 ) -> Result<Session, Error> {
     let target = || format!("{}/{}", url.endpoint, url.target);
+    let failed = |source| Error::of_login(target(), &url.endpoint, source);
     let login = client.log_in_planned_watched(plan, watchers);
-    let session = login.await.map_err(|source| Error::LogIn { target: target(), source })?;
+    let session = login.await.map_err(failed)?;
     if let Some(limit) = url.endpoint.options.command_timeout {
         session.limit_commands(Some(limit).filter(|limit| !limit.is_zero()));
     }
@@ -127,5 +128,5 @@ pub(crate) async fn open_discovery(
 ) -> Result<Session, Error> {
     let plan = plan_for(place, Purpose::Discovery, secrets)?;
     let login = client.log_in_planned(plan);
-    login.await.map_err(|source| Error::LogIn { target: place.to_string(), source })
+    login.await.map_err(|source| Error::of_login(place.to_string(), place, source))
 }

@@ -77,6 +77,12 @@ impl SessionError {
         Self { why: ProtocolEndReason::Iscsi(SessionEnd::Closed), system: Some(why.to_owned()) }
     }
 
+    #[cfg(test)]
+    pub(crate) const fn refused_for_test(status: iscsi::login::Status) -> Self {
+        let why = SessionEnd::Permanent(ConnectionDown::Refused(status));
+        Self { why: ProtocolEndReason::Iscsi(why), system: None }
+    }
+
     /// Returns whether every further attempt would fail likewise: the target refused the login for good.
     pub const fn is_permanent(&self) -> bool {
         matches!(
@@ -147,6 +153,7 @@ pub(crate) fn unresolved(name: &str, why: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use hyperscsi::pdu::disconnect::DisconnectReason;
+    use iscsi::initiator::contract::ConnectionLoss;
 
     use super::*;
     use crate::command::CommandError;
@@ -171,8 +178,8 @@ mod tests {
             CommandError::Down(SessionError { why: ProtocolEndReason::Iscsi(why), system: None }).to_string()
         };
         assert_eq!(
-            down(SessionEnd::RetriesExhausted(ConnectionDown::Lost)),
-            "the session was lost (the connection was lost); the command was not executed"
+            down(SessionEnd::RetriesExhausted(ConnectionDown::Lost(ConnectionLoss::Reset))),
+            "the session was lost (the connection was lost: connection reset by peer); the command was not executed"
         );
         assert!(down(SessionEnd::LoggedOut).starts_with("the session has ended: "));
     }

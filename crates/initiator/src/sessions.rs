@@ -27,6 +27,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU8;
 use std::ops::Bound;
+use std::time::Duration;
 
 use base::buffer::Pool;
 use base::ether::EtherPort;
@@ -100,6 +101,8 @@ struct SessionEntry {
     manages: BTreeMap<TmfId, command_timeout::CallerTmf>,
     /// The command timeouts.
     overdue: command_timeout::CommandTimeouts,
+    /// How long commands wait for the target, or for a unit that is not there.
+    patience: Duration,
     /// Units with an identity check in every new session.
     guarded_luns: BTreeMap<Lun, identity_check::GuardedLun>,
     /// Commands for which the session had no free task.
@@ -154,6 +157,7 @@ impl Sessions {
         self.next_id = self.next_id.wrapping_add(1);
         let pool = self.pool.clone();
         let mut tls = None;
+        let patience = plan.retry().timeout;
         let session = match plan {
             ProtocolPlan::Iscsi(plan) => {
                 let IscsiPlan { session, tls: wanted } = *plan;
@@ -175,6 +179,7 @@ impl Sessions {
             ended: Vec::new(),
             manages: BTreeMap::new(),
             overdue: command_timeout::CommandTimeouts::new(),
+            patience,
             guarded_luns: BTreeMap::new(),
             waiting: VecDeque::new(),
             delayed: BTreeMap::new(),
@@ -270,11 +275,11 @@ impl Sessions {
         self.entries.retain(|_, entry| !entry.forgotten || entry.session.is_closing());
         let mut any = false;
         while let Some((number, why)) = self.failed_connects.pop_front() {
-            errands.extend(self.dial_failed(now, number, &why));
+            self.dial_failed(now, number, &why);
             any = true;
         }
         while let Some((number, found)) = self.resolved.pop_front() {
-            errands.extend(self.host_found(now, number, found));
+            self.host_found(now, number, found);
             any = true;
         }
         let mut last = Bound::Unbounded;
@@ -308,7 +313,8 @@ impl Sessions {
         errands: &mut Vec<DriverRequest>,
     ) {
         let news = match asked {
-            Asked::Connect { slot, to } => return errands.push(self.attempt(id, slot, to)),
+            Asked::Resolve { slot, name, port } => return errands.push(self.resolve(id, slot, name, port)),
+            Asked::Connect { slot, to, host } => return errands.push(self.connect(id, slot, to, host)),
             Asked::CancelConnect { slot } => {
                 self.note_slow(id, slot);
                 return self.attempts.retain(|_, attempt| (attempt.session, attempt.slot) != (id, slot));

@@ -17,6 +17,8 @@ use iscsi::login::initiator::AuthPlan;
 use iscsi::name::IscsiName;
 use scsi::lun::Lun;
 use security::opaque::Password;
+use security::secret_access::FileAccess;
+use security::secret_text::{NotASecret, secret_in};
 
 pub use query::{AuthMethod, BadOption, KEYS, OptionKey, Options, Protection, TlsOptions};
 
@@ -180,6 +182,14 @@ pub enum SecretError {
         /// The error.
         source: std::io::Error,
     },
+    /// The bytes hold what some program has added to the secret.
+    #[error("the password in {place} {why}")]
+    Text {
+        /// The file or the variable.
+        place: String,
+        /// What is wrong with them.
+        why: NotASecret,
+    },
     /// The bytes are not usable as a secret.
     #[error("the password in {0} is empty or longer than 255 bytes")]
     Unusable(String),
@@ -214,9 +224,12 @@ impl Secrets for EnvSecrets {
         // The checks use the open file and not the path, so that the file that was checked is the file that
         // is read. A pipe has no checks: its writer is responsible for it.
         let facts = file.metadata()?;
-        if facts.is_file() && facts.mode() & 0o077 != 0 {
-            let mode = facts.mode() & 0o777;
-            let why = format!("it can be read by others (mode {mode:03o}); run: chmod 600 {path}");
+        let (owner, group) = (facts.uid(), facts.gid());
+        let access = FileAccess { owner, group, mode: facts.mode() & 0o777 };
+        let user = rustix::process::geteuid().as_raw();
+        if facts.is_file() && !access.is_confidential(user) {
+            let (mode, remedy) = (access.mode, access.remedy(user));
+            let why = format!("it can be read by others (mode {mode:03o}); run: chmod {remedy:03o} {path}");
             return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why));
         }
         // The limit bounds the read if the path leads to an endless file by mistake.
@@ -568,8 +581,7 @@ fn password_in_variable(name: &str, secrets: &dyn Secrets) -> Result<Option<Pass
 
 /// Returns a password as it was read, without the line break at its end.
 fn password(bytes: &[u8], place: &str) -> Result<Password, SecretError> {
-    let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let line = secret_in(bytes).map_err(|why| SecretError::Text { place: place.to_owned(), why })?;
     Password::new(line).map_err(|_| SecretError::Unusable(place.to_owned()))
 }
 

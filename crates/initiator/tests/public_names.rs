@@ -6,8 +6,8 @@ use targe_initiator::{
     CommandHandle, DataList, Disk, Durability, EnvSecrets, Error, EscalationStep, Event, Geometry, Identity,
     Lba, LogicalUnit, Lun, OpenOptions, OtherDevice, Path, PathError, PlanError, Reply, Residual,
     ResponseFuture, SecretError, Secrets, Sense, SenseKey, Session, SessionError, SessionLoss, SessionStats,
-    SessionUp, Slot, StandardInquiry, Status, SubmitError, TaskAttribute, TmfFunction, TmfResult, Url,
-    block_on, blocking, discover, driver, endpoint,
+    SessionUp, Slot, StandardInquiry, Status, SubmitError, TaskAttribute, TmfFunction, TmfResult,
+    UnconfirmedDevice, Url, block_on, blocking, discover, driver, endpoint,
 };
 
 use targe_initiator::discover::{Discovered, Discovery, FoundUnit, targets, units};

@@ -4,6 +4,7 @@
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
+use core::net::{SocketAddr, SocketAddrV6};
 
 use crate::keys::Key;
 use crate::login::directory::{ConnectionPath, Directory, SendTargetsEntry, TargetAddress};
@@ -34,6 +35,10 @@ enum Source {
     /// Every target after this one in the directory follows; `None` starts with the first.
     Behind(Option<IscsiName>),
 }
+
+/// The longest piece of a list, whatever length the initiator takes: libiscsi declares 256 KiB, and does not
+/// know how to ask for a second piece.
+pub(crate) const PIECE_MAX: usize = 256 << 10;
 
 /// The directory, as one initiator on one connection may see it.
 #[derive(Clone, Copy)]
@@ -78,16 +83,27 @@ impl SendTargetsText {
     }
 }
 
+/// Returns an address without its zone, which has a meaning on this host alone (RFC 4007 §11.2).
+fn without_zone(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V4(_) => address,
+        SocketAddr::V6(v6) => SocketAddr::V6(SocketAddrV6::new(*v6.ip(), v6.port(), 0, 0)),
+    }
+}
+
 /// Encodes the list entry of a target: its name, then its addresses. A target without an address gets the
 /// local address of the connection, in portal group 1. RFC 7143 permits to leave that address out, but some
 /// initiators expect it.
 pub(crate) fn encode_target(target: &SendTargetsEntry, via: &ConnectionPath) -> Vec<u8> {
     let mut out = TextBuilder::new();
     out.put(Key::TargetName.name(), target.name.as_str());
-    let here = [(TargetAddress::Socket(via.local), PortalGroupTag(1))];
+    let here = [(TargetAddress::Socket(without_zone(via.local)), PortalGroupTag(1))];
     let addresses = if target.addresses.is_empty() { &here[..] } else { &target.addresses };
     for (address, group) in addresses.iter().take(MAX_ADDRESSES) {
-        let mut value = address.to_string();
+        let mut value = match address {
+            TargetAddress::Socket(socket) => without_zone(*socket).to_string(),
+            TargetAddress::Host { .. } => address.to_string(),
+        };
         value.push(',');
         value.push_str(&group.0.to_string());
         out.put(Key::TargetAddress.name(), value);

@@ -1,8 +1,9 @@
 //! The initiator role of iSCSI: one session as a state machine without I/O (RFC 7143, RFC 7144).
 //!
 //! [`Session`] has the network side of a [`base::state_machine::StreamMachine`], for the connections of one
-//! session. It opens no connection by itself but requests them ([`contract::Event::Connect`]). [`contract`]
-//! holds its requests and its events. After every call the owner of the session polls [`Session::poll_event`]
+//! session. It opens no connection and resolves no host name by itself, but requests that
+//! ([`contract::Event::Connect`], [`contract::Event::Resolve`]). [`contract`] holds its requests and its
+//! events. After every call the owner of the session polls [`Session::poll_event`]
 //! until there is no event, then [`Session::poll_action`].
 //!
 //! ```
@@ -16,7 +17,7 @@
 //! use transport::initiator::{InitiatorTransport as _, Request};
 //!
 //! let target = Purpose::Target("iqn.2026-01.com.example:disk".parse()?);
-//! let portal = Portal { address: TargetAddress::Socket(([192, 0, 2, 1], 3260).into()), group: None };
+//! let portal = Portal { address: TargetAddress::Socket(([192, 0, 2, 1], 3260).into()) };
 //! let isid = Isid::random([0x12, 0x34, 0x56], 0);
 //! let plan = SessionPlan::new("iqn.2026-01.com.example:host".parse()?, isid, target, vec![portal]);
 //! let mut session = Session::new(Instant::ORIGIN, plan, Pool::new(16 << 20));
@@ -28,7 +29,7 @@
 //! while let Some(event) = session.poll_event() {
 //!     match event {
 //!         // Open a TCP connection, then call `session.connected(now, conn, slot, entropy)`.
-//!         Event::Connect { slot, to } => println!("connect {slot:?} to {to}"),
+//!         Event::Connect { slot, to, .. } => println!("connect {slot:?} to {to}"),
 //!         Event::Done { task: done, outcome } => println!("{:?}: {:?}", done == task, outcome.end),
 //!         event => println!("{event:?}"),
 //!     }
@@ -104,6 +105,7 @@ pub mod contract;
 mod control;
 mod data;
 mod dispatch;
+mod host_addresses;
 #[cfg(any(test, feature = "injected-keys"))]
 mod injected_keys;
 mod issue;

@@ -21,11 +21,12 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use security::Level;
+use security::guess_limit::Account;
 
 use crate::name::{Cid, IscsiName, Isid, PortalGroupTag, Tsih};
 use crate::negotiate::Negotiated;
 use crate::text::MAX_TEXT_PDUS;
-use directory::{Realm, TargetId};
+use directory::TargetId;
 pub use error::LoginError;
 use transcript::RecordKeySeed;
 
@@ -220,7 +221,7 @@ impl Status {
 
 impl core::fmt::Debug for Status {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "Status({:#06x})", self.0)
+        write!(f, "Status({:#06x}: {})", self.0, self.meaning())
     }
 }
 
@@ -236,7 +237,7 @@ pub enum LoginStep {
         /// The response.
         response: LoginResponse,
         /// Whose password the initiator tries.
-        guess: Guess,
+        guess: Account,
     },
     /// The login succeeded. Establish the session, put its TSIH into the response if the session is new, and
     /// send the response; or send [`LoginResponse::refused`] of it. Digests start with the PDU after the
@@ -256,15 +257,6 @@ pub enum LoginStep {
     },
     /// Close the connection without a response.
     Drop(LoginError),
-}
-
-/// A try of a password.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Guess {
-    /// The set of users.
-    pub realm: Realm,
-    /// The name of the user, which need not exist.
-    pub user: String,
 }
 
 /// A password login, as far as further connections of its session must equal it.

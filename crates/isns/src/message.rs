@@ -401,6 +401,7 @@ mod tests {
         }
     }
 
+    /// CVE-2010-2221: lengths and names that are longer than the message.
     #[test]
     fn messages_that_make_no_sense_are_refused() {
         let good = request(function::QUERY, 7, false, &[0; 8]);

@@ -11,6 +11,7 @@
 //! counts in the latencies of those that wait for it (no coordinated omission).
 
 mod histogram;
+mod negotiated;
 mod pace;
 mod worker;
 
@@ -25,6 +26,7 @@ use scsi::lun::Lun;
 use store::encrypt::shared_volume::VolumeCipher;
 
 pub use histogram::Histogram;
+pub use negotiated::Negotiated;
 
 /// The plan of a benchmark.
 #[derive(Clone, Debug)]
@@ -126,6 +128,8 @@ pub struct BenchReport {
     pub connections_lost: u64,
     /// Connections that were up at the end of the measurement.
     pub connections: usize,
+    /// What the sessions agreed on with their targets, each different set once.
+    pub negotiated: Vec<Negotiated>,
     /// The I/O engine of the reactors: io_uring or epoll.
     pub engine: String,
     /// The error that ended the run early, if any; the report then covers the time before it.
@@ -277,6 +281,11 @@ impl BenchReport {
         self.waiting += part.waiting;
         self.connections_lost += part.connections_lost;
         self.connections += part.connections;
+        for found in part.negotiated {
+            if !self.negotiated.contains(&found) {
+                self.negotiated.push(found);
+            }
+        }
         self.engine = part.engine;
         self.failure = self.failure.take().or(part.failure);
     }

@@ -1,8 +1,8 @@
 //! What do iSCSI digests cost on this path? Measures throughput, latency and processor time with no digest,
 //! the header digest, the data digest and both, and gives advice.
 //!
-//! Within a round, all settings of the digests run directly one after the other for each workload, in an
-//! order that rotates, so that whatever else the machine does disturbs all of them alike. Costs are
+//! Within a round, all settings of the digests run directly one after the other for each workload, in the
+//! order of a Williams square, so that whatever else the machine does disturbs all of them alike. Costs are
 //! computed from the ratios within the rounds.
 
 mod advice;
@@ -128,7 +128,7 @@ fn measure_all(
     control: &mut Control<'_>,
 ) -> Result<Ended, LabError> {
     let settings = vec![offered.len(); measured.cells.len()];
-    rounds::measure_all(plan.rounds, &settings, control, |place, control| {
+    rounds::measure_all((plan.rounds, plan.seed), &settings, control, |place, control| {
         measure_cell(plan, place, path, measured, control)
     })
 }
@@ -157,10 +157,11 @@ fn measure_cell(
     rounds::measure_cell(place, &mut samples.settings, |done, digests| {
         let what = format!("{}, digests: {}, {}", cell.path(), digests.name(), cell.workload());
         control.step(done, place.total, &what);
-        let variant = Setting { digests, rate, seed: place.seed(plan.seed) };
+        let variant = Setting { digests, rate, seed: place.round_seed() };
         let measured_once = path.measure(plan, &cell, variant, control.stop)?;
         let Some((sample, report)) = measured_once else { return Ok(Turn::Stopped) };
         measured.connections_lost += report.connections_lost;
+        measured.sessions.record(&format!("digests: {}", digests.name()), report.negotiated);
         measured.engine = report.engine;
         Ok(Turn::Measured(sample))
     })

@@ -2,7 +2,7 @@
 //! with loss, and beside other traffic; bare Ethernet frames and bare TCP streams show the limits.
 //!
 //! One target process serves the same RAM disks over both protocols, and one initiator loads them. Within a
-//! round, the protocols run directly one after the other for each workload, in an order that rotates.
+//! round, the protocols run directly one after the other for each workload, by a Williams square.
 
 mod aoe;
 mod carrier;
@@ -110,7 +110,7 @@ fn measure_all(
     control: &mut Control<'_>,
 ) -> Result<Ended, LabError> {
     let contestants: Vec<usize> = measured.cells.iter().map(|cell| cell.contestants.len()).collect();
-    rounds::measure_all(plan.rounds, &contestants, control, |place, control| {
+    rounds::measure_all((plan.rounds, plan.seed), &contestants, control, |place, control| {
         measure_cell(plan, place, paths, measured, control)
     })
 }
@@ -124,7 +124,7 @@ fn measure_cell(
     control: &mut Control<'_>,
 ) -> Result<(), LabError> {
     let Some(samples) = measured.cells.get_mut(place.at) else { return Ok(()) };
-    let (cell, seed) = (samples.cell, place.seed(plan.seed));
+    let (cell, seed) = (samples.cell, place.round_seed());
     paths.prepare(plan, &cell, seed, control.stop)?;
     let is_fresh = |bounds: &samples::Bounds| bounds.link != cell.link_plan();
     if cell.disturbance.is_none() && measured.bounds.iter().all(is_fresh) {
@@ -150,6 +150,8 @@ fn measure_cell(
         if !is_aoe {
             measured.engine = found.engine;
         }
+        let session = format!("{}, MTU {}", protocol.name(), cell.mtu);
+        measured.sessions.record(&session, found.negotiated);
         Ok(Turn::Measured(found.sample))
     })
 }

@@ -8,10 +8,12 @@ pub(crate) mod caveats;
 pub(crate) mod cells;
 pub mod compare;
 mod csv;
+pub(crate) mod doubts;
 mod files;
 mod html;
 mod markup;
 pub mod model;
+pub(crate) mod negotiated;
 pub mod number;
 mod plot;
 

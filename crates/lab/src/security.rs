@@ -2,7 +2,7 @@
 //! clear, with TLS 1.3, with AEAD records and through IPsec, and iSCSI in the clear to a proxy that has them.
 //!
 //! One target process serves the same RAM disk through every protection, and one initiator loads it. Within a
-//! round, the protections run directly one after the other for each workload, in an order that rotates.
+//! round, the protections run directly one after the other for each workload, by a Williams square.
 
 mod certificate;
 mod findings;
@@ -90,7 +90,7 @@ fn measure_all(
     control: &mut Control<'_>,
 ) -> Result<Ended, LabError> {
     let settings: Vec<usize> = measured.cells.iter().map(|cell| cell.settings.len()).collect();
-    rounds::measure_all(plan.rounds, &settings, control, |place, control| {
+    rounds::measure_all((plan.rounds, plan.seed), &settings, control, |place, control| {
         measure_cell(plan, place, path, measured, control)
     })
 }
@@ -111,10 +111,13 @@ fn measure_cell(
     rounds::measure_cell(place, &mut samples.settings, |done, protection| {
         let what = format!("{}, {}, {}", cell.path(), protection.title(), cell.workload());
         control.step(done, place.total, &what);
-        let found = path.measure(plan, &cell, protection, place.seed(plan.seed), control.stop)?;
+        let found = path.measure(plan, &cell, protection, place.round_seed(), control.stop)?;
         let Some(found) = found else { return Ok(Turn::Stopped) };
         measured.connections_lost += found.connections_lost;
-        measured.engine = found.engine.unwrap_or_else(|| std::mem::take(&mut measured.engine));
+        if let Some((engine, negotiated)) = found.session {
+            measured.sessions.record(protection.title(), negotiated);
+            measured.engine = engine;
+        }
         Ok(Turn::Measured(found.sample))
     })
 }

@@ -5,7 +5,7 @@
 mod student;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -24,6 +24,27 @@ pub struct Estimate {
     /// The upper end of the interval.
     #[serde(deserialize_with = "null_as_nan")]
     pub high: f64,
+}
+
+/// How finely a quantity was measured: the width of the interval that the truth lies in, given a sample. The
+/// error is the same for every sample of a value, so that more samples do not make it smaller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Resolution {
+    /// The width as a share of the sample: that of the buckets of a histogram.
+    #[serde(default)]
+    pub relative: f64,
+    /// The width in the unit of the samples: that of the ticks of a clock.
+    #[serde(default)]
+    pub absolute: f64,
+}
+
+/// The samples of a quantity, and how finely it was measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Series<'a> {
+    /// The samples.
+    pub samples: &'a [f64],
+    /// How finely they were measured.
+    pub resolution: Resolution,
 }
 
 /// Whether the samples of two series belong together.
@@ -78,20 +99,60 @@ pub fn estimate(samples: &[f64]) -> Estimate {
 /// * Independent samples: Yuen's test, which is Welch's test with trimmed means. It leaves out a fifth of the
 ///   samples at either end, from seven samples on, since nothing cancels out a slow round there, and
 ///   a single one would hide every change in Welch's test.
+/// * A single sample and a series: whether one more sample of the series would lie as far from its mean
+///   (Student's prediction interval). Nothing is trimmed there: a single sample can be an extreme one, and
+///   the winsorized variance is that of a trimmed mean and not that of a sample.
+///
+/// The resolution of the samples widens the interval twice: by what rounding adds to the spread of the
+/// samples, and at both ends by a whole step, since all samples of a series can be rounded in the same
+/// direction. A change within a step is never significant.
 ///
 /// If a sample is zero or negative, there are no logarithms: the differences are then compared, in percent of
 /// the mean of `base`.
-pub fn percent_change(base: &[f64], other: &[f64], pairing: Pairing) -> Change {
-    let difference = |base: &[f64], other: &[f64]| match pairing {
-        Pairing::Paired => Difference::paired(base, other),
-        Pairing::Independent => Difference::independent(base, other),
-    };
-    if base.iter().chain(other).filter(|sample| sample.is_finite()).all(|sample| *sample > 0.0) {
-        let logs = |samples: &[f64]| -> Vec<f64> { samples.iter().map(|sample| sample.ln()).collect() };
-        difference(&logs(base), &logs(other)).change(|log_ratio| 100.0 * log_ratio.exp_m1())
+pub fn percent_change<'a>(
+    base: impl Into<Series<'a>>,
+    other: impl Into<Series<'a>>,
+    pairing: Pairing,
+) -> Change {
+    let compared = Compared::new(base.into(), other.into(), pairing);
+    compared.difference.change(|difference| compared.percent(difference))
+}
+
+/// Returns the smallest change, in percent, that a comparison with errors like those of these series finds
+/// in nine cases of ten if it is one of so many that [`holm`] corrects together, and the only one that is not
+/// zero. None if there is nothing to test, with fewer than two samples; infinite if the base is zero.
+///
+/// The statistic has a noncentral t distribution, here by the normal approximation to its tail at 95 %. The
+/// error of few samples is more often too small than too large, so it counts `1 / (1 - 1 / 2f)` times. That
+/// leaves nine cases of ten, since Welch's degrees of freedom vary from case to case. Rounding can hide a
+/// whole step, and a difference counts only beyond another one.
+pub fn smallest_found<'a>(
+    base: impl Into<Series<'a>>,
+    other: impl Into<Series<'a>>,
+    pairing: Pairing,
+    comparisons: usize,
+) -> Option<f64> {
+    let compared = Compared::new(base.into(), other.into(), pairing);
+    let Difference { width, error, .. } = compared.difference;
+    let (error, freedom) = error?;
+    let limit = student::quantile(LEVEL / to_float(comparisons.max(1)), freedom);
+    let spread = (1.0 + limit.powi(2) / (2.0 * freedom)).sqrt();
+    let errors = limit * (1.0 - 1.0 / (4.0 * freedom)) + NORMAL_95 * spread;
+    let error = error / (1.0 - 1.0 / (2.0 * freedom));
+    Some(compared.percent(2.0 * width + errors * error))
+}
+
+/// The 95th percentile of the normal distribution.
+const NORMAL_95: f64 = 1.644_853_627;
+
+/// Returns the value that stands for the samples of a run: their mean without the extreme ones, geometric
+/// where all are positive, as [`percent_change`] compares independent series. NaN if there is no sample.
+pub fn center(samples: &[f64]) -> f64 {
+    let series = Series::from(samples);
+    if series.has_logarithms() {
+        TrimmedMean::robust(&series.logarithms()).value.exp()
     } else {
-        let unit = mean(&finite(base)).abs();
-        difference(base, other).change(|difference| percent_of(unit, difference))
+        TrimmedMean::robust(&series.points()).value
     }
 }
 
@@ -110,34 +171,139 @@ pub fn holm<'a>(changes: impl IntoIterator<Item = &'a mut Change>) {
     }
 }
 
+impl Resolution {
+    /// Samples that are as exact as numbers are.
+    pub const EXACT: Self = Self { relative: 0.0, absolute: 0.0 };
+
+    /// Returns the width for a sample.
+    fn width(self, sample: f64) -> f64 {
+        self.relative * sample.abs() + self.absolute
+    }
+}
+
+impl<'a> Series<'a> {
+    /// Returns samples that were measured with this resolution.
+    pub const fn new(samples: &'a [f64], resolution: Resolution) -> Self {
+        Self { samples, resolution }
+    }
+
+    fn has_logarithms(&self) -> bool {
+        self.samples.iter().filter(|sample| sample.is_finite()).all(|sample| *sample > 0.0)
+    }
+
+    fn logarithms(&self) -> Vec<Point> {
+        let width = |sample: f64| self.resolution.width(sample) / sample;
+        self.samples.iter().map(|sample| Point { value: sample.ln(), width: width(*sample) }).collect()
+    }
+
+    fn points(&self) -> Vec<Point> {
+        let width = |sample: f64| self.resolution.width(sample);
+        self.samples.iter().map(|sample| Point { value: *sample, width: width(*sample) }).collect()
+    }
+}
+
+impl<'a> From<&'a [f64]> for Series<'a> {
+    fn from(samples: &'a [f64]) -> Self {
+        Self::new(samples, Resolution::EXACT)
+    }
+}
+
+impl<'a> From<&'a Vec<f64>> for Series<'a> {
+    fn from(samples: &'a Vec<f64>) -> Self {
+        Self::from(samples.as_slice())
+    }
+}
+
+impl<'a, const LEN: usize> From<&'a [f64; LEN]> for Series<'a> {
+    fn from(samples: &'a [f64; LEN]) -> Self {
+        Self::from(samples.as_slice())
+    }
+}
+
+/// A sample as it is compared, and the width of the interval that the truth lies in.
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    value: f64,
+    width: f64,
+}
+
+/// Two series as they are compared.
+#[derive(Clone, Copy, Debug)]
+struct Compared {
+    difference: Difference,
+    /// What 100 % of the difference are; none for logarithms.
+    unit: Option<f64>,
+}
+
+impl Compared {
+    fn new(base: Series<'_>, other: Series<'_>, pairing: Pairing) -> Self {
+        let difference = |base: &[Point], other: &[Point]| match pairing {
+            Pairing::Paired => Difference::paired(base, other),
+            Pairing::Independent => Difference::independent(base, other),
+        };
+        if base.has_logarithms() && other.has_logarithms() {
+            Self { difference: difference(&base.logarithms(), &other.logarithms()), unit: None }
+        } else {
+            let unit = Some(mean(&finite(base.samples)).abs());
+            Self { difference: difference(&base.points(), &other.points()), unit }
+        }
+    }
+
+    fn percent(&self, difference: f64) -> f64 {
+        match self.unit {
+            None => 100.0 * difference.exp_m1(),
+            Some(unit) => percent_of(unit, difference),
+        }
+    }
+}
+
 /// A difference of two means.
 #[derive(Clone, Copy, Debug)]
 struct Difference {
     value: f64,
-    /// The standard error and its degrees of freedom; none with fewer than two samples.
+    /// The most by which rounding alone makes two equal means differ.
+    width: f64,
+    /// The standard error and its degrees of freedom; none without a spread.
     error: Option<(f64, f64)>,
 }
 
 impl Difference {
     /// Leaves out pairs that are not finite.
-    fn paired(base: &[f64], other: &[f64]) -> Self {
-        let differences: Vec<f64> = base.iter().zip(other).map(|(base, other)| other - base).collect();
-        let mean = TrimmedMean::of(&differences, 0);
-        Self { value: mean.value, error: mean.freedom.map(|freedom| (mean.variance.sqrt(), freedom)) }
+    fn paired(base: &[Point], other: &[Point]) -> Self {
+        let pairs = || base.iter().zip(other).filter(|(base, other)| (other.value - base.value).is_finite());
+        let differences: Vec<Point> =
+            pairs().map(|(base, other)| Point { value: other.value - base.value, width: 0.0 }).collect();
+        let [base, other]: [Vec<Point>; 2] =
+            [pairs().map(|(base, _)| *base).collect(), pairs().map(|(_, other)| *other).collect()];
+        let found = TrimmedMean::of(&differences, 0);
+        let rounding = rounding_variance(&base) + rounding_variance(&other);
+        let error = found.freedom.map(|freedom| ((found.variance + rounding).sqrt(), freedom));
+        Self { value: found.value, width: mean_width(&base).max(mean_width(&other)), error }
     }
 
-    fn independent(base: &[f64], other: &[f64]) -> Self {
-        let (base, other) =
-            (TrimmedMean::of(base, trimmed_from(base)), TrimmedMean::of(other, trimmed_from(other)));
-        let value = other.value - base.value;
-        let Some((base_freedom, other_freedom)) = base.freedom.zip(other.freedom) else {
-            return Self { value, error: None };
+    fn independent(base: &[Point], other: &[Point]) -> Self {
+        let is_single = |points: &[Point]| finite_points(points).count() == 1;
+        let mean = if is_single(base) || is_single(other) {
+            |points: &[Point]| TrimmedMean::of(points, 0)
+        } else {
+            TrimmedMean::robust
         };
-        let variance = base.variance + other.variance;
-        // Welch and Satterthwaite.
-        let spread = base.variance.powi(2) / base_freedom + other.variance.powi(2) / other_freedom;
-        let freedom = if spread > 0.0 { variance.powi(2) / spread } else { base_freedom + other_freedom };
-        Self { value, error: Some((variance.sqrt(), freedom)) }
+        let [base, other] = [base, other].map(mean);
+        let (value, width) = (other.value - base.value, base.width.max(other.width));
+        let error = match (base.freedom, other.freedom) {
+            (Some(base_freedom), Some(other_freedom)) => {
+                let variance = base.variance + other.variance;
+                // Welch and Satterthwaite.
+                let spread = base.variance.powi(2) / base_freedom + other.variance.powi(2) / other_freedom;
+                let freedom =
+                    if spread > 0.0 { variance.powi(2) / spread } else { base_freedom + other_freedom };
+                Some((variance.sqrt(), freedom))
+            }
+            (Some(freedom), None) if other.kept == 1 => Some((base.prediction_error(), freedom)),
+            (None, Some(freedom)) if base.kept == 1 => Some((other.prediction_error(), freedom)),
+            _ => None,
+        };
+        Self { value, width, error }
     }
 
     fn change(self, percent: impl Fn(f64) -> f64) -> Change {
@@ -145,8 +311,10 @@ impl Difference {
             let (low, high) = (f64::NEG_INFINITY, f64::INFINITY);
             return Change { percent: percent(self.value), low, high, p: 1.0, significant: false };
         };
-        let p = student::two_sided_p(self.value, error, freedom);
-        let width = error * student::quantile(freedom);
+        // What rounding alone does not explain.
+        let beyond = (self.value.abs() - self.width).max(0.0);
+        let p = student::two_sided_p(beyond, error, freedom);
+        let width = self.width + error * student::quantile(LEVEL, freedom);
         Change {
             percent: percent(self.value),
             low: percent(self.value - width),
@@ -161,6 +329,10 @@ impl Difference {
 #[derive(Clone, Copy, Debug)]
 struct TrimmedMean {
     value: f64,
+    /// The mean width of its samples.
+    width: f64,
+    /// The number of its samples, without the extreme ones.
+    kept: usize,
     /// The square of its standard error.
     variance: f64,
     /// The degrees of freedom; none with fewer than two samples.
@@ -168,26 +340,60 @@ struct TrimmedMean {
 }
 
 impl TrimmedMean {
-    /// Leaves out `trimmed` samples at either end. The variance is the winsorized one (Yuen 1974).
-    fn of(samples: &[f64], trimmed: usize) -> Self {
-        let sorted = sorted(samples);
+    /// Leaves out a fifth of the samples at either end, if there are enough.
+    fn robust(points: &[Point]) -> Self {
+        Self::of(points, trimmed_of(finite_points(points).count()))
+    }
+
+    /// Leaves out `trimmed` samples at either end. Yuen (1974): of `h` samples that are left, the variance of
+    /// the mean is the sum of the squares of all samples, winsorized, divided by `h (h - 1)`, with `h - 1`
+    /// degrees of freedom. With nothing left out that is the variance of Student's test. The variance of the
+    /// rounding is added.
+    fn of(points: &[Point], trimmed: usize) -> Self {
+        let mut sorted: Vec<Point> = finite_points(points).collect();
+        sorted.sort_by(|a, b| a.value.total_cmp(&b.value));
         let kept = sorted.get(trimmed..sorted.len().saturating_sub(trimmed)).unwrap_or_default();
-        let value = mean(kept);
+        let (value, width) = (mean(&values(kept)), mean_width(kept));
+        let [low, high] = [kept.first(), kept.last()].map(|point| point.map_or(value, |point| point.value));
         if kept.len() < 2 {
-            return Self { value, variance: 0.0, freedom: None };
+            return Self { value, width, kept: kept.len(), variance: 0.0, freedom: None };
         }
-        let (low, high) = (kept.first().copied().unwrap_or(value), kept.last().copied().unwrap_or(value));
-        let winsorized: Vec<f64> = sorted.iter().map(|sample| sample.clamp(low, high)).collect();
+        let winsorized: Vec<f64> = sorted.iter().map(|point| point.value.clamp(low, high)).collect();
         let center = mean(&winsorized);
         let squares: f64 = winsorized.iter().map(|sample| (sample - center).powi(2)).sum();
         let count = to_float(kept.len());
-        Self { value, variance: squares / (count * (count - 1.0)), freedom: Some(count - 1.0) }
+        let variance = squares / (count * (count - 1.0)) + rounding_variance(kept);
+        Self { value, width, kept: kept.len(), variance, freedom: Some(count - 1.0) }
+    }
+
+    /// Returns the standard error of the difference to one more sample of the same distribution, for a mean
+    /// from which nothing is left out.
+    fn prediction_error(&self) -> f64 {
+        (self.variance * (1.0 + to_float(self.kept))).sqrt()
     }
 }
 
+fn finite_points(points: &[Point]) -> impl Iterator<Item = Point> {
+    points.iter().copied().filter(|point| point.value.is_finite())
+}
+
+fn values(points: &[Point]) -> Vec<f64> {
+    points.iter().map(|point| point.value).collect()
+}
+
+/// Returns what rounding adds to the square of the standard error of a mean (Sheppard).
+fn rounding_variance(points: &[Point]) -> f64 {
+    let count = to_float(points.len()).max(1.0);
+    points.iter().map(|point| point.width.powi(2) / 12.0).sum::<f64>() / count.powi(2)
+}
+
+fn mean_width(points: &[Point]) -> f64 {
+    points.iter().map(|point| point.width).sum::<f64>() / to_float(points.len()).max(1.0)
+}
+
 /// Returns how many samples to leave out at either end. Fewer than seven samples are too few to lose two.
-fn trimmed_from(samples: &[f64]) -> usize {
-    match finite(samples).len() {
+const fn trimmed_of(count: usize) -> usize {
+    match count {
         0..7 => 0,
         count => count / 5,
     }
@@ -226,7 +432,8 @@ pub(crate) fn nulls_as_nan<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f64
     Ok(numbers.into_iter().map(|number| number.unwrap_or(f64::NAN)).collect())
 }
 
-fn median(sorted: &[f64]) -> f64 {
+/// Returns the median, NaN if there is no sample.
+pub(crate) fn median(sorted: &[f64]) -> f64 {
     let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
     let half = sorted.len() / 2;
     match sorted.len() % 2 {

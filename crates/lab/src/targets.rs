@@ -3,7 +3,7 @@
 //! and how many conformance cases they pass.
 //!
 //! All targets run at the same time on one host of a [bed](crate::bed), and the client on the other. Within
-//! a round, all targets meet each workload directly one after the other, in an order that rotates, so that
+//! a round, all targets meet each workload directly one after the other, by a Williams square, so that
 //! whatever else the machine does disturbs all of them alike. Differences are computed from the ratios
 //! within the rounds. A target that fails is reported, and the others go on.
 //!
@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::statfs;
 
 use crate::bed::{Bed, echo_rate, write_echo_rate};
+use crate::bench::BenchReport;
 use crate::client_load::explain_rights;
 use crate::experiment::{Control, LabError};
 use crate::machine;
@@ -178,7 +179,7 @@ fn measure_all(
                 let echo = echo_of(stage, workload)?;
                 measured.echoes.get_mut(at).into_iter().for_each(|list| list.push(echo));
             }
-            for place in rounds::order(contestants.len(), round, at) {
+            for place in rounds::order(contestants.len(), (round, at), plan.seed) {
                 let Some((target, contestant)) = contestants.get_mut(place) else { continue };
                 let Some(samples) = measured.targets.get_mut(*target) else { continue };
                 if samples.fate != Fate::Complete || samples.refusal(workload.digests).is_some() {
@@ -190,7 +191,13 @@ fn measure_all(
                     return Ok(Ended::Early(format!("it was stopped in round {} of {rounds}", round + 1)));
                 }
                 match outcome {
-                    Ok(engine) => measured.engine = engine.unwrap_or_else(|| measured.engine.clone()),
+                    Ok(None) => {}
+                    Ok(Some(report)) => {
+                        let digests = workload.digests.name();
+                        let session = format!("{}, digests: {digests}", samples.title());
+                        measured.sessions.record(&session, report.negotiated);
+                        measured.engine = report.engine;
+                    }
                     Err(why) => {
                         let when = format!("round {} with {}", round + 1, workload.name());
                         samples.fate = Fate::Failed(format!("it failed in {when}: {why}"));
@@ -245,12 +252,12 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// Measures one target, or counts. Returns the I/O engine of the client.
+    /// Measures one target, or counts. Returns the report of the client, if it measured.
     fn measure(
         &mut self,
         contestant: &mut Contestant,
         samples: &mut TargetSamples,
-    ) -> Result<Option<String>, String> {
+    ) -> Result<Option<BenchReport>, String> {
         if self.counts {
             let counts = contestant.count(self.stage, self.plan, self.workload, self.seed)?;
             samples.counts.get_mut(self.at).into_iter().for_each(|place| place.clone_from(&counts));
@@ -260,7 +267,7 @@ impl Step<'_> {
         let found = found.map_err(|why| contestant.failed(&why))?;
         let Some((sample, report)) = found else { return Ok(None) };
         samples.samples.get_mut(self.at).into_iter().for_each(|list| list.push(sample));
-        Ok(Some(report.engine))
+        Ok(Some(report))
     }
 }
 

@@ -210,6 +210,8 @@ pub struct InjectedFault {
     pub unit: u64,
     /// The first byte of the unit, which in most protocols is the type of the unit.
     pub first_byte: u8,
+    /// Bytes 16 to 19 of the unit, zero if it is shorter: in iSCSI the Initiator Task Tag.
+    pub task_tag: u32,
     /// The kind of fault.
     pub kind: FaultKind,
 }
@@ -485,7 +487,9 @@ impl Lane {
             }
             if log.len() < LOG_LEN_MAX {
                 let first_byte = unit.first().copied().unwrap_or(0);
-                log.push(InjectedFault { at: now, way, unit: number, first_byte, kind });
+                let task_tag = unit.get(16..).and_then(<[u8]>::first_chunk).copied();
+                let task_tag = u32::from_be_bytes(task_tag.unwrap_or_default());
+                log.push(InjectedFault { at: now, way, unit: number, first_byte, task_tag, kind });
             }
             // Silence, a cut and a lost unit hide all other faults.
             if self.state == State::Silent {

@@ -14,7 +14,9 @@ mod tests;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-pub use model::{Access, Admits, Nexus, Nexuses, ReservationType, ReserveCommand, ReserveOutcome, State};
+pub use model::{
+    Access, Admits, Attentions, Nexus, Nexuses, ReservationType, ReserveCommand, ReserveOutcome, State,
+};
 
 /// The id of a command that changes reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +53,8 @@ struct Effect {
     outcome: ReserveOutcome,
     /// The nexuses that the command preempted and whose writes have been stopped since then.
     fenced: Nexuses,
+    /// The unit attentions that the command has established.
+    attentions: Attentions,
 }
 
 impl Default for Reservations {
@@ -107,6 +111,14 @@ impl Reservations {
         let fenced = fenced.map(|effect| effect.fenced).reduce(Nexuses::and).unwrap_or_default();
         self.forget(id);
         Ok(fenced)
+    }
+
+    /// Returns the unit attentions that a command has established if it ends with this outcome: those in
+    /// which all orders that explain the outcome agree. Called before [`Self::end_command`].
+    pub fn attentions_of(&self, id: ServiceId, outcome: ReserveOutcome) -> Attentions {
+        let effects = self.possible.iter().flat_map(|possible| &possible.effects);
+        let own = effects.filter(|effect| effect.id == id && effect.outcome == outcome);
+        own.map(|effect| effect.attentions).reduce(Attentions::and).unwrap_or_default()
     }
 
     /// Records that a command was refused before it had any effect.
@@ -202,7 +214,11 @@ impl Possible {
         for effect in &mut effects {
             effect.fenced = state.stopped(effect.fenced);
         }
-        effects.push(Effect { id, outcome, fenced: state.stopped(preempted) });
+        let attentions = match outcome {
+            ReserveOutcome::Good => self.state.attentions(&state, nexus, service, preempted),
+            ReserveOutcome::Conflict | ReserveOutcome::Illegal => Attentions::default(),
+        };
+        effects.push(Effect { id, outcome, fenced: state.stopped(preempted), attentions });
         effects.sort_unstable();
         Self { state, effects }
     }

@@ -20,6 +20,8 @@ pub mod page {
     pub const GENERAL_STATISTICS: u8 = 0x19;
     pub const TAPE_ALERT: u8 = 0x2e;
     pub const INFORMATIONAL_EXCEPTIONS: u8 = 0x2f;
+    /// Defined by the LTO drives of IBM, HP and Quantum.
+    pub const TAPE_CAPACITY: u8 = 0x31;
 
     /// The subpage that lists pages with their subpages.
     pub const SUPPORTED_SUBPAGES: u8 = 0xff;
@@ -42,6 +44,8 @@ pub mod control {
     pub const COUNTER: u8 = 0x20;
     /// A binary list that is not saved.
     pub const BINARY_LIST: u8 = 0x23;
+    /// The bit of FORMAT AND LINKING that distinguishes lists from counters.
+    pub const LIST: u8 = 0x01;
 }
 
 impl Parameter {

@@ -18,6 +18,8 @@ pub mod page {
     pub const POWER_CONDITION: u8 = 0x1a;
     pub const INFORMATIONAL_EXCEPTIONS: u8 = 0x1c;
     pub const TIMEOUT_AND_PROTECT: u8 = 0x1d;
+    /// On a tape drive.
+    pub const MEDIUM_CONFIGURATION: u8 = 0x1d;
     /// On a medium changer.
     pub const ELEMENT_ADDRESS_ASSIGNMENT: u8 = 0x1d;
     pub const TRANSPORT_GEOMETRY: u8 = 0x1e;
@@ -28,6 +30,9 @@ pub mod page {
 
     /// Subpage 01h of the control page.
     pub const CONTROL_EXTENSION: u8 = 0x01;
+    /// The subpage of the logical block provisioning page, whose page code is that of informational
+    /// exceptions.
+    pub const LOGICAL_BLOCK_PROVISIONING: u8 = 0x02;
     /// Subpage 01h of the device configuration page.
     pub const DEVICE_CONFIGURATION_EXTENSION: u8 = 0x01;
     /// A subpage of the control page.

@@ -329,6 +329,7 @@ impl Asc {
     pub const SANITIZE_IN_PROGRESS: Self = Self(0x041b);
     pub const NOT_READY_INITIALIZING_COMMAND_REQUIRED: Self = Self(0x0402);
     pub const NOT_READY_MANUAL_INTERVENTION_REQUIRED: Self = Self(0x0403);
+    pub const NOT_READY_OPERATION_IN_PROGRESS: Self = Self(0x0407);
     pub const NOT_READY_SPACE_ALLOCATION_IN_PROGRESS: Self = Self(0x0414);
     pub const NOT_READY_TARGET_PORT_STANDBY: Self = Self(0x040b);
     pub const NOT_READY_TARGET_PORT_UNAVAILABLE: Self = Self(0x040c);

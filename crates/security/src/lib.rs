@@ -5,10 +5,13 @@
 //! |---|---|
 //! | [`opaque`] | passwords, the records that targets keep of them, and the key exchange that proves them |
 //! | [`password_file`] | the text in which a target stores these records |
+//! | [`guess_limit`] | how fast passwords and tokens can be guessed, and who waits for whom |
 //! | [`key_schedule`] | from a session key to the keys of records: HKDF with one label for each purpose |
 //! | [`aead`] | AES-256-GCM and ChaCha20-Poly1305, with a nonce that follows from a record number |
 //! | [`record_key`] | AES-256-GCM with a key that a user chose, for data that are stored |
 //! | [`random`] | HMAC_DRBG, and HMAC-SHA-512 |
+//! | [`secret_access`] | who may have access to a file with a secret in it |
+//! | [`secret_text`] | the bytes of a secret in a file |
 //!
 //! A transport decides what a record is, how records are numbered, when keys change, and which messages the
 //! key exchange is bound to.
@@ -21,11 +24,14 @@
 extern crate alloc;
 
 pub mod aead;
+pub mod guess_limit;
 pub mod key_schedule;
 pub mod opaque;
 pub mod password_file;
 pub mod random;
 pub mod record_key;
+pub mod secret_access;
+pub mod secret_text;
 
 use core::fmt;
 

@@ -30,6 +30,7 @@ use opaque_ke::{
     ClientRegistrationFinishParameters, CredentialFinalization, CredentialRequest, CredentialResponse,
     Identifiers, Ristretto255, ServerLogin, ServerLoginParameters, ServerRegistration, ServerSetup, TripleDh,
 };
+use sha2::{Digest as _, Sha256};
 use sha2_opaque::Sha512;
 use zeroize::{Zeroize as _, Zeroizing};
 
@@ -158,6 +159,7 @@ pub struct PasswordRecord {
     setup: ServerSetup<Suite>,
     file: ServerRegistration<Suite>,
     cost: StretchCost,
+    guess_id: [u8; 32],
 }
 
 /// The error for a cost with which no record can be made: Argon2 does not allow it.
@@ -206,7 +208,7 @@ impl PasswordRecord {
         let stretch = Stretch(cost);
         let parameters = ClientRegistrationFinishParameters::new(names(user), Some(&stretch));
         let upload = start.state.finish(random, &password.0, answer.message, parameters)?;
-        Ok(Self { setup, file: ServerRegistration::finish(upload.message), cost })
+        Ok(Self::new(setup, ServerRegistration::finish(upload.message), cost))
     }
 
     /// The length of a stored record in bytes, without its cost: the OPRF seed, the target's private key and
@@ -259,7 +261,19 @@ impl PasswordRecord {
         }
         let setup = ServerSetup::deserialize(setup).map_err(|_| BadRecord)?;
         let file = ServerRegistration::deserialize(file).map_err(|_| BadRecord)?;
-        Ok(Self { setup, file, cost })
+        Ok(Self::new(setup, file, cost))
+    }
+
+    fn new(setup: ServerSetup<Suite>, file: ServerRegistration<Suite>, cost: StretchCost) -> Self {
+        let mut record = Self { setup, file, cost, guess_id: [0; 32] };
+        record.guess_id =
+            Sha256::new_with_prefix("targe guess id").chain_update(*record.stored()).finalize().into();
+        record
+    }
+
+    /// Returns what identifies the record where guesses are counted. It shows nothing of the record.
+    pub(crate) const fn guess_id(&self) -> &[u8; 32] {
+        &self.guess_id
     }
 
     /// Returns the cost with which an initiator must stretch the password.

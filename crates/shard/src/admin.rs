@@ -23,13 +23,12 @@ use iscsi::target::protection::Protection;
 use security::Level;
 use transport::target::SessionId;
 
-use target::bindings::NexusBindings;
 use target::nexus::{MapEntry, NexusEntry};
 use target::target::{SaveRequest, UnitReport};
 use target::transport_id::{TransportId, nexus_of};
 use target::units::{DiskId, UnitId};
 
-use crate::config::{Admission, LunEntry, ShardConfig};
+use crate::config::{Admission, LunEntry, ShardConfig, TargetPortName};
 use crate::ingress::{Group, levels, rows_of_group};
 use crate::shard::{HYPERSCSI, ISCSI, Shard};
 
@@ -84,6 +83,16 @@ pub enum ShardEvent {
         target: Option<String>,
         /// The LUN.
         lun: u16,
+        /// The target ports through which the initiator has to log out before the LUN leads it to a disk.
+        claims: Vec<TargetPortName>,
+    },
+    /// Every LUN is withheld from an initiator, because the record of the LUNs that it has used cannot be
+    /// read.
+    AllLunsWithheld {
+        /// The initiator.
+        initiator: String,
+        /// The target; `None` if it was removed from the configuration.
+        target: Option<String>,
     },
     /// A login failed.
     LoginRefused(FailedLogin),
@@ -244,7 +253,16 @@ impl Shard {
     /// Adds a unit like [`Self::add_unit`], with the identifier of its disk. The identifier decides whether
     /// an initiator that reconnects finds under a LUN the disk that it has used there.
     pub fn add_disk(&mut self, now: Instant, id: UnitId, unit: LogicalUnit, disk: DiskId) -> bool {
+        let withheld = |(id, entry): (NexusId, &NexusEntry)| (id, entry.withheld().collect::<Vec<u16>>());
+        let before: Vec<_> = self.target.nexuses().map(withheld).collect();
         let added = self.target.add_unit(now, id, unit, disk);
+        // Sessions that waited for the unit may have used another disk there.
+        for (nexus, known) in before {
+            let entry = self.target.nexus(nexus);
+            if entry.is_some_and(|entry| entry.withheld().any(|lun| !known.contains(&lun))) {
+                self.report_withheld(nexus, &known);
+            }
+        }
         self.process_pending(now);
         added
     }
@@ -317,6 +335,7 @@ impl Shard {
         config.sort();
         self.transports.iscsi.set_session_limits(now, self.limits, config.session_limits());
         self.config = config;
+        self.update_target_ports();
         let ids: Vec<_> = self.target.nexuses().map(|(id, _)| id).collect();
         for id in ids {
             let Some(entry) = self.target.nexus(id) else { continue };
@@ -408,22 +427,6 @@ impl Shard {
     pub fn state_saved(&mut self, now: Instant, unit: UnitId, ticket: u64, ok: bool) {
         self.target.state_saved(now, unit, ticket, ok);
         self.process_pending(now);
-    }
-
-    /// Returns how often a binding of an I_T nexus to a disk was made or forgotten, to compare with an
-    /// earlier count.
-    pub const fn binding_changes(&self) -> u64 {
-        self.target.binding_changes()
-    }
-
-    /// Returns the disks that every I_T nexus has used, also those of nexuses without a session.
-    pub fn bindings(&self) -> impl Iterator<Item = NexusBindings> {
-        self.target.bindings()
-    }
-
-    /// Restores the bindings of an I_T nexus from before a restart, when it has no session yet.
-    pub fn restore_bindings(&mut self, saved: NexusBindings) {
-        self.target.restore_bindings(saved);
     }
 
     /// Requests that every iSCSI session log out within `within` (at least one second), and accepts no new

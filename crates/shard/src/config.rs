@@ -5,6 +5,7 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use base::ether::EtherPort;
 use base::state_machine::PortalId;
@@ -95,13 +96,43 @@ pub struct Portal {
     /// The portal group: all portals of a group can carry connections of one session.
     pub group: PortalGroupTag,
     /// The address on which the portal listens, if it is one address; `None` for a wildcard.
-    pub bound: Option<core::net::SocketAddr>,
+    pub bound: Option<SocketAddr>,
     /// The address that SendTargets reports. `None` reports the local address of the requesting connection,
     /// which is right unless there is network address translation (NAT) between.
     pub announced: Option<TargetAddress>,
     /// Whether its connections are inside TLS. The number of a portal never means one with TLS and one
     /// without.
     pub tls: bool,
+    /// The certificates of its connections, if one must contain the name of its initiator.
+    pub certificates: Option<Certificates>,
+}
+
+/// The certificates of the connections of a portal.
+#[derive(Clone, Debug)]
+pub struct Certificates(pub Arc<dyn CertifyInitiators>);
+
+impl PartialEq for Certificates {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Certificates {}
+
+/// Knows the certificates of connections.
+pub trait CertifyInitiators: core::fmt::Debug + Send + Sync {
+    /// Returns whether the certificate of the connection between these addresses contains the name of an
+    /// initiator.
+    fn certifies(&self, local: SocketAddr, peer: SocketAddr, initiator: &str) -> bool;
+}
+
+/// A target port, as its operator knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TargetPortName {
+    /// The port of a portal group.
+    PortalGroup(PortalGroupTag),
+    /// The port of a HyperSCSI group.
+    Group(GroupName),
 }
 
 /// A target node: which initiators may log in, and which LUNs they see.

@@ -50,6 +50,7 @@ impl ShardConfig {
             initiator_port: InitiatorPort::iscsi_port(initiator.as_str(), isid)?.encode().into(),
             // Any initiator that knows a group's password can claim any name within the group.
             realm: Some(Rc::from(&**group)),
+            user: None,
             target_port: target.port_of(group)?,
             rfc_7144_functions: true,
             level: Level::None,

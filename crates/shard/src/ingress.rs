@@ -1,6 +1,7 @@
 //! How initiators logged in: the begin and the end of sessions, and the LUN maps that follow from the
 //! configuration.
 
+use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 
@@ -127,7 +128,8 @@ impl Shard {
         match event {
             SessionEvent::Up(up) => self.iscsi_session_up(now, &up),
             SessionEvent::Down { session, why } => {
-                // While the target shuts down, initiators log out because the target requested it.
+                // The engine knows which logouts the target caused. While the target shuts down, an initiator
+                // can log out because another of its sessions was requested to.
                 let deliberate = why == iscsi_target::SessionEnd::LoggedOut && !self.draining;
                 let peer = self.iscsi_ingresses.remove(session).and_then(|ingress| ingress.peer);
                 if let Some(ended) = self.target.session_down(now, ISCSI, session, deliberate) {
@@ -149,6 +151,7 @@ impl Shard {
                 initiator: up.initiator.as_str().into(),
                 initiator_port: InitiatorPort::iscsi_port(up.initiator.as_str(), up.isid.0)?.encode().into(),
                 realm: None,
+                user: up.user.as_deref().map(Rc::from),
                 target_port: target.port_at(up.portal)?,
                 rfc_7144_functions: up.parameters.protocol_level >= RFC_7144,
                 level: up.protection.level(),
@@ -248,6 +251,11 @@ impl Shard {
     pub(crate) fn report_withheld(&mut self, id: NexusId, known: &[u16]) {
         let Some(entry) = self.target.nexus(id) else { return };
         let target = self.config.target_of(entry.target());
+        if self.target.is_sealed(id) {
+            let target = target.map(|target| target.name.as_str().into());
+            let report = ShardEvent::AllLunsWithheld { initiator: entry.initiator().into(), target };
+            return self.push_event(report);
+        }
         let reports: Vec<_> = entry
             .withheld()
             .filter(|lun| !known.contains(lun))
@@ -255,6 +263,7 @@ impl Shard {
                 initiator: entry.initiator().into(),
                 target: target.map(|target| target.name.as_str().into()),
                 lun,
+                claims: self.claims_on(id, lun),
             })
             .collect();
         reports.into_iter().for_each(|report| self.push_event(report));

@@ -13,14 +13,18 @@
 extern crate alloc;
 
 pub mod admin;
+pub mod bindings;
 pub mod config;
 pub mod handover;
 mod hyperscsi_directory;
 mod ingress;
 mod login_directory;
 pub mod losses;
+mod lost_writes;
 mod medium_removal;
+mod reservations;
 pub mod session_counts;
 pub mod shard;
 mod slow_commands;
+mod space;
 pub mod trace;

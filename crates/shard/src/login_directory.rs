@@ -115,14 +115,10 @@ impl LoginDirectory<'_> {
         })
     }
 
-    /// Returns whether the target can accept another session of `initiator`. One existing session of the same
-    /// initiator is not counted, because the login may replace it (session reinstatement).
-    fn has_room(&self, target: &TargetConfig, initiator: &IscsiName) -> bool {
-        let (mut own, mut others) = (0_u32, 0_u32);
-        for (_, entry) in self.target.nexuses().filter(|(_, entry)| entry.target().0 == target.id.0) {
-            if entry.initiator() == initiator.as_str() { own += 1 } else { others += 1 }
-        }
-        others + own.saturating_sub(1) < target.sessions_max
+    /// Returns whether the target can accept a session in addition to those that it has.
+    fn has_room(&self, target: &TargetConfig) -> bool {
+        let sessions = self.target.nexuses().filter(|(_, entry)| entry.target().0 == target.id.0).count();
+        u32::try_from(sessions).is_ok_and(|count| count < target.sessions_max)
     }
 }
 
@@ -138,8 +134,7 @@ impl Directory for LoginDirectory<'_> {
         if self.draining {
             return TargetLookup::Unavailable;
         }
-        let found =
-            if self.has_room(target, initiator) { TargetLookup::Found } else { TargetLookup::AtSessionLimit };
+        let found = if self.has_room(target) { TargetLookup::Found } else { TargetLookup::AtSessionLimit };
         let auth = &target.auth_of(initiator.as_str()).policy;
         found(TargetAccess {
             target: target.id,
@@ -165,6 +160,11 @@ impl Directory for LoginDirectory<'_> {
 
     fn portal_group(&self, via: &ConnectionPath) -> PortalGroupTag {
         self.config.portal(via).map_or(PortalGroupTag(1), |portal| portal.group)
+    }
+
+    fn certifies(&self, via: &ConnectionPath, initiator: &IscsiName) -> bool {
+        let certificates = self.config.portal(via).and_then(|portal| portal.certificates.as_ref());
+        certificates.is_none_or(|known| known.0.certifies(via.local, via.peer, initiator.as_str()))
     }
 
     fn is_tls(&self, portal: PortalId) -> bool {

@@ -2,6 +2,7 @@
 //! one thread.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
 
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
@@ -11,6 +12,7 @@ use base::transmit::Transmit;
 use hyperscsi::target::engine::{Engine as HyperScsiEngine, EngineLimits as HyperScsiLimits};
 use iscsi::target::contract::SessionLimits;
 use iscsi::target::engine::{Engine, Limits};
+use security::guess_limit::SharedGuessLimit;
 use target::target::Target;
 use target::transport_id::TransportId;
 use target::transports::Transports as TransportTable;
@@ -69,7 +71,7 @@ impl Shard {
         let mut iscsi = Engine::new(limits, pool.clone());
         iscsi.set_session_limits(Instant::ORIGIN, limits.of_session(), config.session_limits());
         let hyperscsi = HyperScsiEngine::new(HyperScsiLimits::default(), pool);
-        Self {
+        let mut shard = Self {
             limits: limits.of_session(),
             config,
             target: Target::default(),
@@ -79,12 +81,19 @@ impl Shard {
             ports: BTreeMap::new(),
             draining: false,
             notices: VecDeque::new(),
-        }
+        };
+        shard.update_target_ports();
+        shard
     }
 
     /// Sets the limits of HyperSCSI sessions. Call this before the first port is up.
     pub fn limit_frames(&mut self, limits: HyperScsiLimits, pool: Pool) {
         self.transports.hyperscsi = HyperScsiEngine::new(limits, pool);
+    }
+
+    /// Uses a limit on guesses of iSCSI passwords that others use too, from now on.
+    pub fn share_guess_limit(&mut self, shared: Arc<dyn SharedGuessLimit>) {
+        self.transports.iscsi.share_guess_limit(shared);
     }
 
     /// Moves events between the transports and the units until none has any.

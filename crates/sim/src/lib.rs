@@ -24,6 +24,7 @@
     reason = "a simulation is a test: it stops at the first surprise"
 )]
 
+mod causes;
 pub mod compare;
 pub mod corruption;
 pub mod layout;

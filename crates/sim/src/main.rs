@@ -295,6 +295,16 @@ fn planted(first: u64, seeds: u64) -> ExitCode {
             PlantedBug::Unit(device::fault_injection::Bug::ReadLengthUntold) => &[WorldKind::TapeIscsi],
             PlantedBug::Cartridge(_) => &[WorldKind::Tape],
             PlantedBug::Unit(bug) if bug.is_of_tapes() => &[WorldKind::Tape],
+            PlantedBug::Unit(
+                device::fault_injection::Bug::WritesFailUncaused
+                | device::fault_injection::Bug::WritesAbortedUncaused
+                | device::fault_injection::Bug::AttentionsToldAgain
+                | device::fault_injection::Bug::ResetsUntold
+                | device::fault_injection::Bug::PreemptionsUntold
+                | device::fault_injection::Bug::ReleasesUntold
+                | device::fault_injection::Bug::MergedResetsToldTwice
+                | device::fault_injection::Bug::ResetsUntoldToAborted,
+            ) => &[WorldKind::Iscsi, WorldKind::HyperScsi],
             _ => &[WorldKind::Iscsi],
         };
         tried += kinds.len();

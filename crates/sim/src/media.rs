@@ -2,7 +2,7 @@
 //! unflushed writes when the power is cut, and count how often each signed block is written to them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use base::buffer::DataList;
@@ -55,6 +55,18 @@ pub struct MediumPlan {
     pub corruption: Option<CorruptionPlan>,
 }
 
+/// An operation that a medium failed.
+#[derive(Clone, Copy, Debug)]
+pub struct MediumFailure {
+    /// When.
+    pub at: Instant,
+    /// The first byte that the operation concerned; `to` is the first one behind. A flush concerns all of the
+    /// medium.
+    pub from: u64,
+    /// See `from`.
+    pub to: u64,
+}
+
 /// A medium, as the world uses it. Clones share it.
 #[derive(Clone)]
 pub struct Medium(Rc<RefCell<State>>);
@@ -79,8 +91,14 @@ struct State {
     plug: u64,
     executions: BTreeMap<(u32, u64, u64), u32>,
     twice: Vec<String>,
+    /// The writes that may take effect several times.
+    repeatable: BTreeSet<Signature>,
+    /// How many blocks of such writes were written again.
+    repeated: u64,
     /// The signatures (writer and sequence) of writes that took effect, if they are recorded.
     landed: Option<Vec<Signature>>,
+    /// The operations that failed and that nobody has asked for yet.
+    failed: Vec<MediumFailure>,
     /// Whether fault injection has stopped. It does not start again after a loss of power.
     healed: bool,
 }
@@ -104,7 +122,10 @@ impl Medium {
             plug: 0,
             executions: BTreeMap::new(),
             twice: Vec::new(),
+            repeatable: BTreeSet::new(),
+            repeated: 0,
             landed: None,
+            failed: Vec::new(),
             healed: false,
             rng,
         })))
@@ -201,6 +222,21 @@ impl Medium {
         self.0.borrow_mut().landed.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
+    /// Lets a write take effect several times, because its initiator may repeat it in a new session.
+    pub fn admit_repeats(&self, signature: Signature) {
+        self.0.borrow_mut().repeatable.insert(signature);
+    }
+
+    /// Returns how many blocks were written again by writes that may take effect several times.
+    pub fn repeated(&self) -> u64 {
+        self.0.borrow().repeated
+    }
+
+    /// Takes the operations that failed since the last call.
+    pub fn take_failed(&self) -> Vec<MediumFailure> {
+        std::mem::take(&mut self.0.borrow_mut().failed)
+    }
+
     /// Returns the writes that were executed more often than they were sent.
     pub fn executed_twice(&self) -> Vec<String> {
         self.0.borrow().twice.clone()
@@ -210,8 +246,12 @@ impl Medium {
 impl State {
     fn perform(&mut self, at: Instant, number: u64, op: Op) {
         self.note(&op);
+        let (from, to) = extent_of(&op.action);
         self.inner.submit(op);
         while let Some(completion) = self.inner.poll() {
+            if completion.result.is_err() {
+                self.failed.push(MediumFailure { at, from, to });
+            }
             let answer = at.after(self.plan.answer.pick(&mut self.rng));
             self.ready.insert((answer, number), completion);
         }
@@ -239,11 +279,26 @@ impl State {
                     landed.push(signature);
                 }
             }
-            if *count == 2 {
+            if self.repeatable.contains(&(block_header.writer.0, block_header.sequence.0)) {
+                self.repeated += u64::from(*count > 1);
+            } else if *count == 2 {
                 self.twice.push(format!("{block_header} was written to the medium twice"));
             }
         }
     }
+}
+
+/// Returns the first byte that an operation concerns, and the first one behind.
+fn extent_of(action: &OpAction) -> (u64, u64) {
+    let (at, len) = match action {
+        OpAction::Read { at, len } => (*at, u64::try_from(*len).unwrap_or(u64::MAX)),
+        OpAction::Write { at, data, .. } => (*at, u64::try_from(data.len()).unwrap_or(u64::MAX)),
+        OpAction::Deallocate { at, len }
+        | OpAction::WriteZeroes { at, len, .. }
+        | OpAction::MapStatus { at, len, .. } => (*at, *len),
+        _ => (0, u64::MAX),
+    };
+    (at, at.saturating_add(len))
 }
 
 /// Wraps the medium in the layers that inject corruption and faults.

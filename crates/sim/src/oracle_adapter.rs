@@ -2,6 +2,7 @@
 //! findings.
 
 use std::collections::BTreeMap;
+use std::iter;
 
 use base::time::Instant;
 use base::units::Lba;
@@ -13,6 +14,8 @@ use oracle::order::TaskPosition;
 
 use crate::compare;
 use crate::property::{Property, PropertyViolation};
+use oracle::reservations::Attentions;
+
 use crate::reservations::{ReservationJudge, Signature};
 use crate::transport::{CommandOutcome, ScsiCommand, Ticket};
 
@@ -52,6 +55,8 @@ pub enum Effect {
 enum OpenOp {
     Read(ReadId, u64),
     Change(Vec<OpId>),
+    /// A change that its initiator may repeat in a new session.
+    Repeatable(Vec<OpId>),
     CompareAndWrite(OpId, ReadId, Lba, Vec<Content>),
     Verify(ReadId, Lba, Vec<Content>),
     Flush(FlushId),
@@ -165,9 +170,14 @@ impl OracleAdapter {
             Effect::Read { unit, lba, blocks } => {
                 OpenOp::Read(self.history.read_begin_ordered(self.device(unit), lba, blocks, place), blocks)
             }
-            Effect::Change(changes) => OpenOp::Change(
-                changes.into_iter().map(|change| self.history.submit_ordered(change, place)).collect(),
-            ),
+            Effect::Change(changes) => {
+                // A command that its initiator may repeat in a new session takes effect once or twice, and
+                // something else may take effect in between: each execution is a change.
+                let executions = if order.replay { 2 } else { 1 };
+                let changes = changes.into_iter().flat_map(|change| iter::repeat_n(change, executions));
+                let ops = changes.map(|change| self.history.submit_ordered(change, place)).collect();
+                if order.replay { OpenOp::Repeatable(ops) } else { OpenOp::Change(ops) }
+            }
             Effect::CompareAndWrite(change, expected) => {
                 let read = self.history.read_begin_ordered(change.device, change.lba, change.blocks, place);
                 OpenOp::CompareAndWrite(
@@ -212,6 +222,13 @@ impl OracleAdapter {
                     self.end(initiator, op, end);
                 }
             }
+            OpenOp::Repeatable(ops) => {
+                // The last execution was refused, but an earlier one may have taken effect.
+                let end = if end == ChangeResult::Refused { ChangeResult::Failed } else { end };
+                for op in ops {
+                    self.end(initiator, op, end);
+                }
+            }
             OpenOp::CompareAndWrite(op, read, lba, expected) => {
                 if end == ChangeResult::Done {
                     self.counts.swapped += 1;
@@ -238,6 +255,12 @@ impl OracleAdapter {
             OpenOp::Flush(flush) if end == ChangeResult::Done => self.history.flush_end(flush),
             OpenOp::Flush(_) | OpenOp::Nothing => {}
         }
+    }
+
+    /// Takes the unit attentions that commands have certainly established by changing reservations, with the
+    /// command and the unit.
+    pub fn take_attentions(&mut self) -> Vec<(Ticket, u16, Attentions)> {
+        self.reservations.as_mut().map(ReservationJudge::take_attentions).unwrap_or_default()
     }
 
     /// Records that no lost command of an initiator can be executed any more.
@@ -443,7 +466,7 @@ pub(crate) fn was_carried_out(ended: &CommandOutcome) -> bool {
 }
 
 /// Returns the signature of the blocks that a command writes, if it signs them.
-fn signature_of(meaning: &Effect) -> Option<Signature> {
+pub(crate) fn signature_of(meaning: &Effect) -> Option<Signature> {
     let change = match meaning {
         Effect::Change(changes) => changes.first()?,
         Effect::CompareAndWrite(change, _) => change,
@@ -454,6 +477,11 @@ fn signature_of(meaning: &Effect) -> Option<Signature> {
         Planned::Same(mark) => Some((mark.writer.0, mark.sequence.0)),
         _ => None,
     }
+}
+
+/// Returns whether a command ended with CHECK CONDITION.
+pub(crate) const fn is_check_condition(ended: &CommandOutcome) -> bool {
+    matches!(ended, CommandOutcome::Status { status: CHECK_CONDITION, .. })
 }
 
 fn sense_key(ended: &CommandOutcome) -> Option<u8> {

@@ -38,6 +38,10 @@ pub enum Property {
     /// No write of a preempted I_T nexus reaches the medium after the PREEMPT AND ABORT that preempted it was
     /// answered.
     Fenced,
+    /// Every CHECK CONDITION has a cause that the world knows.
+    Caused,
+    /// An I_T nexus is told of every reset, that it is new, and of changes of reservations that concern it.
+    Told,
     /// Every command and every management request ends, once and in time.
     Ends,
     /// A session keeps the promises that it makes to its owner (its initiator).
@@ -93,6 +97,8 @@ impl Property {
             Self::ReservationAdmits => "reservations stop nobody else",
             Self::ReservationTold => "reservations are as they are told",
             Self::Fenced => "the victims of PREEMPT AND ABORT write nothing after its answer",
+            Self::Caused => "every error has a cause",
+            Self::Told => "resets and changes of reservations are told",
             Self::Ends => "commands end, once and in time",
             Self::Session => "sessions keep their promises",
             Self::Wire => "the wire carries nothing forbidden",
@@ -175,6 +181,13 @@ impl Property {
             | Bug::UnbufferedUnsynced
             | Bug::FixedLeftWhole => &[Self::Records],
             Bug::ResetKeepsMode => &[Self::Modes],
+            Bug::WritesFailUncaused
+            | Bug::WritesAbortedUncaused
+            | Bug::AttentionsToldAgain
+            | Bug::MergedResetsToldTwice => &[Self::Caused],
+            Bug::ResetsUntold | Bug::PreemptionsUntold | Bug::ReleasesUntold | Bug::ResetsUntoldToAborted => {
+                &[Self::Told]
+            }
             Bug::ReadLengthUntold => &[Self::Session],
             Bug::MotionAnsweredEarly => &[Self::Elements],
             Bug::ReserveUnsaved | Bug::SettingsUnsaved | Bug::SpareVictims | Bug::SaveTogether => &[],

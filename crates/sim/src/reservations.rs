@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use base::time::{Duration, Instant};
 use oracle::reservations::{
-    Access, Nexus, ReservationType, Reservations as Possible, ReserveCommand, ReserveOutcome, ServiceId,
-    State,
+    Access, Attentions, Nexus, ReservationType, Reservations as Possible, ReserveCommand, ReserveOutcome,
+    ServiceId, State,
 };
 
 use crate::oracle_adapter::{self, GOOD, RESERVATION_CONFLICT};
@@ -46,6 +46,8 @@ pub struct ReservationJudge {
     expiring: Vec<(Instant, Ticket)>,
     now: Instant,
     broken: Vec<PropertyViolation>,
+    /// The unit attentions that commands have certainly established, with the command and the unit.
+    attentions: Vec<(Ticket, u16, Attentions)>,
     counts: Counts,
 }
 
@@ -117,6 +119,7 @@ impl ReservationJudge {
             expiring: Vec::new(),
             now: Instant::ORIGIN,
             broken: Vec::new(),
+            attentions: Vec::new(),
             counts: Counts::default(),
         }
     }
@@ -240,6 +243,11 @@ impl ReservationJudge {
         std::mem::take(&mut self.broken)
     }
 
+    /// Takes the unit attentions that commands have established since the last call.
+    pub fn take_attentions(&mut self) -> Vec<(Ticket, u16, Attentions)> {
+        std::mem::take(&mut self.attentions)
+    }
+
     /// Returns how often each event happened.
     pub fn counts(&self) -> [(&'static str, u64); 7] {
         let counts = &self.counts;
@@ -259,7 +267,11 @@ impl ReservationJudge {
         let id = ServiceId(ticket.0);
         let unit = &mut self.units[change.unit];
         let explained = match end_of(ended) {
-            ReservationResult::To(outcome) => unit.end_command(id, outcome).map(Some),
+            ReservationResult::To(outcome) => {
+                let told = unit.attentions_of(id, outcome);
+                self.attentions.push((ticket, u16::try_from(change.unit).unwrap(), told));
+                unit.end_command(id, outcome).map(Some)
+            }
             ReservationResult::Nothing => unit.refused(id).map(|()| None),
             ReservationResult::Unknown => {
                 unit.conclude_unknown(id);

@@ -188,6 +188,9 @@ pub struct Scenario {
     pub task_set_max: u16,
     /// Whether the target is short of memory.
     pub short_memory: bool,
+    /// Whether initiators may repeat WRITE, WRITE SAME and UNMAP in a new session, as the disks of the
+    /// shipped initiator do.
+    pub repeats_changes: bool,
     /// How LUNs and access change; `None`: they do not change.
     pub reloads: Option<ReloadPlan>,
     /// Whether special worlds are enabled: a share of all seeds then make special worlds.
@@ -262,6 +265,7 @@ impl Scenario {
             nexus_losses: u32::try_from(rng.below(4)).unwrap(),
             task_set_max: 64,
             short_memory: false,
+            repeats_changes: false,
             reloads: None,
             special: false,
         }

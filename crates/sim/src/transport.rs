@@ -157,6 +157,11 @@ pub enum TransportEvent {
         /// Whether the initiator has given up for good.
         is_final: bool,
     },
+    /// An end of a connection of a session lost it. The session may live on.
+    ConnectionLost {
+        /// The initiator.
+        initiator: usize,
+    },
     /// A new configuration is in force: from now on, LUNs lead to the disks of this layout.
     ConfigApplied(Layout),
 }

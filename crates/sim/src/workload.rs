@@ -30,6 +30,7 @@ pub struct Workload {
     transfer_max: u64,
     reserves_one_in: u64,
     reserves_old_ones: bool,
+    repeats_changes: bool,
     initiator: usize,
     pattern: Pattern,
     /// Whether the media lose unflushed writes when the power is cut.
@@ -59,6 +60,7 @@ impl Workload {
             transfer_max: scenario.transfer_max,
             reserves_one_in: scenario.reserves_one_in,
             reserves_old_ones: scenario.reserves_old_ones,
+            repeats_changes: scenario.repeats_changes,
             initiator,
             pattern: *pick(&mut rng, &Pattern::ALL),
             volatile: scenario.medium.volatile,
@@ -98,6 +100,7 @@ impl Workload {
             ],
         );
         order.immediate = self.rng.chance(1, 40);
+        order.replay |= self.repeats_changes && may_run_twice(order.cdb[0]);
         (order, meaning)
     }
 
@@ -353,6 +356,12 @@ impl Workload {
 fn order(unit: u16, cdb: &[u8], data_out: Vec<u8>, data_in_len: u32) -> ScsiCommand {
     let attribute = Attribute::Simple;
     ScsiCommand { unit, cdb: cdb.to_vec(), data_out, data_in_len, attribute, immediate: false, replay: false }
+}
+
+/// Returns whether a block layer lets its initiator repeat a command that changes blocks: WRITE, WRITE SAME
+/// and UNMAP leave the same after a second execution.
+const fn may_run_twice(opcode: u8) -> bool {
+    matches!(opcode, 0x0a | 0x2a | 0xaa | 0x8a | 0x41 | 0x93 | 0x42)
 }
 
 fn long_cdb(opcode: u8, at: Extent) -> Vec<u8> {

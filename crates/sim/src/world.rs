@@ -9,6 +9,7 @@ use base::units::Lba;
 use oracle::block_header::DeviceId;
 use oracle::order::{Attribute as TaskAttribute, TaskPosition};
 
+use crate::causes::CauseJudge;
 use crate::media::{Clock, Medium};
 use crate::oracle_adapter::OracleAdapter;
 use crate::property::{Property, PropertyViolation};
@@ -81,6 +82,8 @@ pub struct Report {
 pub struct World {
     scenario: Scenario,
     clock: Clock,
+    /// When the run began.
+    start: Instant,
     media: Vec<Medium>,
     transport: Box<dyn Transport>,
     oracle: OracleAdapter,
@@ -96,6 +99,8 @@ pub struct World {
     /// What initiators know of LUNs, in worlds where reloads change them.
     views: Option<InitiatorViews>,
     harmed: CorruptionCheck,
+    /// The judge of errors and unit attentions; none in worlds where reloads change LUNs.
+    causes: Option<CauseJudge>,
     /// How often each event happened, for events that no transport counts.
     counts: BTreeMap<&'static str, u64>,
 }
@@ -188,6 +193,7 @@ impl World {
             actors: (0..scenario.initiators).map(actor).collect(),
             scenario: scenario.clone(),
             clock,
+            start,
             media,
             transport,
             open: BTreeMap::new(),
@@ -200,6 +206,7 @@ impl World {
             failures: Vec::new(),
             views: special::views_of(scenario, start),
             harmed: CorruptionCheck::default(),
+            causes: special::causes_of(scenario),
             counts: special::nothing_counted(),
         }
     }
@@ -307,7 +314,7 @@ impl World {
         }
         let (order, meaning) = self.draw(initiator);
         let ticket = self.ticket();
-        self.note_sent(initiator, ticket, &order);
+        self.note_sent(initiator, ticket, &order, &meaning);
         self.trace.say(|| describe(initiator, ticket, &order.cdb, &meaning));
         self.trace.mix_bytes(&order.cdb);
         let (unit, immediate) = (order.unit, order.immediate);
@@ -372,6 +379,7 @@ impl World {
             views.asked(now, initiator, ticket, function);
         }
         if self.transport.task_management(now, initiator, ticket, function) {
+            self.causes.iter_mut().for_each(|judge| judge.function_sent(initiator, ticket, function));
             let patience = now.after(TMF_TIMEOUT);
             self.managing.insert(ticket, Managing { initiator, since: now, patience });
         }
@@ -453,19 +461,11 @@ impl World {
                     self.oracle.ended(initiator, ticket, &ended);
                     self.note_ended(ticket, &ended);
                 }
-                TransportEvent::TmfDone { ticket, answer, .. } => {
-                    if let Some(views) = &mut self.views {
-                        views.managed(ticket, answer);
-                    }
-                    if self.managing.remove(&ticket).is_none() {
-                        self.fail(Property::Ends, format!("management request {} ended twice", ticket.0));
-                    }
-                }
+                TransportEvent::TmfDone { ticket, answer, .. } => self.note_managed(ticket, answer),
+                TransportEvent::ConnectionLost { initiator } => self.note_connection_lost(initiator),
                 TransportEvent::Up { initiator, is_new_nexus: fresh } => {
                     self.actors[initiator].up = true;
-                    if let Some(views) = &mut self.views {
-                        views.up(self.clock.now(), initiator);
-                    }
+                    self.note_up(initiator, fresh);
                     if fresh {
                         self.actors[initiator].epoch += 1;
                         self.oracle.lost_cannot_run(initiator);
@@ -477,9 +477,7 @@ impl World {
                     }
                 }
                 TransportEvent::Down { initiator, is_final: last } => {
-                    if !last {
-                        self.note_down(initiator);
-                    }
+                    self.note_down(initiator, last);
                     self.actors[initiator].up = false;
                     self.actors[initiator].gone |= last;
                 }
@@ -585,12 +583,7 @@ impl World {
         let (hash, counters) = (self.trace.hash(), self.transport.summary());
         let mut counts = self.transport.counts();
         counts.extend(self.oracle.counts());
-        if self.scenario.special {
-            let views = self.views.iter().flat_map(|views| &views.counts);
-            let mut own = self.counts;
-            views.for_each(|(what, count)| *own.entry(what).or_default() += count);
-            counts.extend(own);
-        }
+        counts.extend(self.counted());
         Ok(Report { hash, ends, judged, took: at.since(start), counts, counters })
     }
 }

@@ -35,6 +35,19 @@ pub trait Store {
         None
     }
 
+    /// Returns whether the medium does not answer now: its server or process is gone, so that operations wait
+    /// for it or fail. A filter returns what the medium below it returns.
+    fn is_away(&self) -> bool {
+        false
+    }
+
+    /// Returns whether the medium keeps every acknowledged change until a flush has made it durable, and
+    /// repeats the changes before the next flush, so that a flush that fails loses nothing. A filter returns
+    /// what the medium below it returns.
+    fn keeps_changes(&self) -> bool {
+        false
+    }
+
     /// Starts an operation. [`Self::poll`] returns its completion exactly once, whatever happens, perhaps
     /// immediately. A range that extends beyond the medium completes with [`Fault::OutOfRange`].
     fn submit(&mut self, op: Op);
@@ -58,6 +71,14 @@ impl<S: Store + ?Sized> Store for Box<S> {
 
     fn trailer(&self) -> Option<Vec<u8>> {
         (**self).trailer()
+    }
+
+    fn is_away(&self) -> bool {
+        (**self).is_away()
+    }
+
+    fn keeps_changes(&self) -> bool {
+        (**self).keeps_changes()
     }
 
     fn submit(&mut self, op: Op) {
@@ -385,6 +406,8 @@ pub struct Capabilities {
     pub thin: bool,
     /// Whether deallocated ranges read as zeros.
     pub deallocated_reads_zero: bool,
+    /// Whether [`OpAction::WriteZeroes`] deallocates whole blocks where it may, and writes no zeros for them.
+    pub zeroes_by_deallocating: bool,
     /// Whether what a deallocated range held can never be read again, whatever it reads as.
     pub deallocated_is_gone: bool,
     /// Whether the medium is a rotating disk.

@@ -219,6 +219,7 @@ impl Layout {
         Capabilities {
             len: len - len % u64::from(unit),
             deallocated_reads_zero: inner.deallocated_reads_zero && !self.luks,
+            zeroes_by_deallocating: inner.zeroes_by_deallocating && !self.luks,
             logical_block_len: inner.logical_block_len.max(unit),
             preferred_block_len: inner.preferred_block_len.max(unit),
             crypto_erase: !inner.read_only,
@@ -459,6 +460,14 @@ impl<S: Store, K: KeyStore> Store for Encrypted<S, K> {
 
     fn space(&self) -> Option<Space> {
         self.inner.space()
+    }
+
+    fn is_away(&self) -> bool {
+        self.inner.is_away()
+    }
+
+    fn keeps_changes(&self) -> bool {
+        self.inner.keeps_changes()
     }
 
     fn submit(&mut self, op: Op) {

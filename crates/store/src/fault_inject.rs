@@ -137,6 +137,14 @@ impl<S: Store> Store for FaultInjector<S> {
         self.inner.space()
     }
 
+    fn is_away(&self) -> bool {
+        self.inner.is_away()
+    }
+
+    fn keeps_changes(&self) -> bool {
+        self.inner.keeps_changes()
+    }
+
     fn submit(&mut self, op: Op) {
         match self.faults.judge(&op.action) {
             Some(failure) => self.failed.push_back(Completion { id: op.id, result: Err(failure) }),

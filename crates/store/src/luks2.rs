@@ -2,7 +2,7 @@
 //! under passphrases (LUKS2 On-Disk Format Specification, version 1.1.4).
 //!
 //! [`Header::load`] reads a header, [`Header::unlock`] returns the key and the place of the data, and
-//! [`crate::encrypt::Encrypted::of_volume`] is the medium. [`format`] makes a header,
+//! [`crate::encrypt::Encrypted::of_volume`] is the medium. [`format()`] makes a header,
 //! [`Header::replace_key`] a new key for a cryptographic erase, [`convert`] an image of targe's former
 //! format into LUKS2. cryptsetup and dm-crypt read and write the same images.
 //!
@@ -16,7 +16,13 @@
 //!
 //! A header is no proof of good intent. Its copies have 16 KiB to 4 MiB; metadata take at most 64 times
 //! as much memory as text. A keyslot is used only if its derivation takes at most
-//! [`ARGON2_MEMORY_MAX_KIB`], and a minute or so of one processor.
+//! [`ARGON2_MEMORY_MAX_KIB`], and a minute or so of one processor; a header, only if trying a secret on every
+//! keyslot takes four minutes or so.
+//!
+//! What cryptsetup refuses is refused: a digest of the key that is shorter than 20 bytes, which a wrong key
+//! matches sooner or later; a salt of another length than 32 bytes; areas of keyslots that overlap or are not
+//! between the copies of the header and the data; a keyslot with several digests. An attacker who forged such
+//! a header could open it with any secret, and then learn the secret from the data that is written.
 //!
 //! # A crash at any write
 //!
@@ -31,18 +37,21 @@ mod format;
 mod keyslot;
 mod metadata;
 
+use alloc::format;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
 use base::int_cast::{to_u64, to_usize};
+use base64ct::{Base64, Encoding};
 use zeroize::Zeroizing;
 
 use crate::encrypt::{DataUnit, MediaKey, Volume};
 use binary::{BINARY_LEN, COPY_LEN_MAX, COPY_LEN_MIN, HeaderCopy, Which};
-pub use format::{DATA_OFFSET, KdfCost, NewHeader, Replacing, format};
+pub use format::{DATA_OFFSET, KdfCost, NewHeader, Replacing, format, is_unfinished};
 pub use keyslot::ARGON2_MEMORY_MAX_KIB;
-use metadata::Metadata;
+use keyslot::HashName;
+use metadata::{Metadata, Segment};
 
 /// The longest name of a header that an error message shows, in bytes.
 const NAME_SHOWN_MAX: usize = 40;
@@ -107,6 +116,9 @@ pub enum LuksError {
     /// The header is of another version.
     #[error("this is a LUKS image of version {0}; only version 2 is supported")]
     Version(u16),
+    /// Formatting was interrupted.
+    #[error("writing the LUKS2 header was interrupted; repeat it (targe luks format)")]
+    Unfinished,
     /// Neither copy of the header is intact.
     #[error("both copies of the LUKS2 header are damaged")]
     Damaged,
@@ -116,6 +128,17 @@ pub enum LuksError {
     /// The metadata contradict the specification, or use what this release does not know.
     #[error("the LUKS2 header is not usable: {0}")]
     Metadata(&'static str),
+    /// The metadata use a hash function that this release does not know.
+    #[error(
+        "the LUKS2 header is not usable: {used_for} the hash \"{name}\"; supported are {}",
+        HashName::ALL.map(HashName::name).join(", ")
+    )]
+    Hash {
+        /// What uses it.
+        used_for: &'static str,
+        /// Its name.
+        name: String,
+    },
     /// The header requires a feature.
     #[error("the LUKS2 image requires \"{0}\", which this release does not support")]
     Requirement(String),
@@ -141,6 +164,12 @@ pub enum LuksError {
         ARGON2_MEMORY_MAX_KIB >> 10
     )]
     TooCostly,
+    /// Trying every keyslot takes too much time.
+    #[error(
+        "the keyslots of the LUKS2 image require more than about four minutes together to try a secret; remove some, \
+         or give them a cheaper KDF (cryptsetup luksConvertKey)"
+    )]
+    TooCostlyTogether,
     /// The memory for a derivation is missing.
     #[error("a keyslot of the LUKS2 image requires {0} KiB of memory for its KDF, which cannot be allocated")]
     OutOfMemory(u32),
@@ -207,10 +236,15 @@ impl Header {
     /// [`Self::copies`] says so.
     ///
     /// # Errors
-    /// [`LuksError::NotLuks`] if the medium has no header, other errors if it has one that cannot be used.
+    /// [`LuksError::NotLuks`] if the medium has no header, [`LuksError::Unfinished`] if one was begun, other
+    /// errors if it has one that cannot be used.
     pub fn load<M: MediumIo>(io: &mut M, medium_len: u64) -> Result<Self, Error<M::Error>> {
         if medium_len < to_u64(COPY_LEN_MIN) * 2 {
             return Err(LuksError::NotLuks.into());
+        }
+        // The backup copy can be whole, and the keyslot can be that of the next attempt.
+        if is_unfinished(io, medium_len).map_err(Error::Io)? {
+            return Err(LuksError::Unfinished.into());
         }
         let primary = read_copy(io, Which::Primary, 0, medium_len)?;
         let secondary = match &primary {
@@ -268,9 +302,34 @@ impl Header {
         text.filter(|byte| byte.is_ascii_graphic()).map(|byte| char::from(*byte)).collect()
     }
 
+    /// Names the volume: its UUID, the place and the form of its data, and the digests of its key. Two
+    /// headers have the same name only if both decrypt the same medium to the same data.
+    pub fn volume_name(&self) -> String {
+        let Segment { offset, len, iv_tweak, sector_len } = self.metadata.segment;
+        let digests = self.metadata.digests.iter().map(|digest| Base64::encode_string(&digest.digest));
+        let digests = digests.collect::<Vec<_>>().join(" ");
+        alloc::format!("{} {offset} {len:?} {} {iv_tweak} {digests}", self.uuid(), sector_len.bytes())
+    }
+
     /// Returns how many keyslots can open the image, whether this release supports them or not.
     pub fn keyslots(&self) -> usize {
         self.metadata.keyslots.len()
+    }
+
+    /// Checks that at least one keyslot can be tried.
+    ///
+    /// # Errors
+    /// Why the first one cannot, if none can; [`LuksError::NoKeyslot`] if there is none.
+    pub fn expect_keyslot(&self) -> Result<(), LuksError> {
+        let mut why = LuksError::NoKeyslot;
+        for slot in self.metadata.keyslots.values() {
+            match slot.as_ref().map_err(LuksError::clone).and_then(|slot| slot.kdf.check()) {
+                Ok(()) => return Ok(()),
+                Err(first) if why == LuksError::NoKeyslot => why = first,
+                Err(_) => {}
+            }
+        }
+        Err(why)
     }
 
     /// Tries every keyslot with `passphrase`, and returns the key and the place of the data. This takes
@@ -314,6 +373,13 @@ impl Header {
             iv_tweak: segment.iv_tweak,
         }
     }
+}
+
+/// Returns text of a header for an error message: bounded, and without control characters.
+fn shorten(text: &str) -> String {
+    let harmless = |c: &char| c.is_ascii_graphic() || *c == ' ';
+    let short: String = text.chars().filter(harmless).take(NAME_SHOWN_MAX).collect();
+    if short.len() < text.len() { format!("{short}…") } else { short }
 }
 
 /// Reads one copy; the outer error is that of the medium.

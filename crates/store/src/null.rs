@@ -85,6 +85,7 @@ impl Store for Null {
             volatile_cache: false,
             thin: true,
             deallocated_reads_zero: true,
+            zeroes_by_deallocating: true,
             deallocated_is_gone: true,
             rotational: false,
             crypto_erase: false,

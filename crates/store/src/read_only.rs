@@ -27,6 +27,14 @@ impl<S: Store> Store for ReadOnly<S> {
         self.inner.space()
     }
 
+    fn is_away(&self) -> bool {
+        self.inner.is_away()
+    }
+
+    fn keeps_changes(&self) -> bool {
+        self.inner.keeps_changes()
+    }
+
     fn submit(&mut self, op: Op) {
         if op.action.is_change() {
             self.refused.push_back(Completion { id: op.id, result: Err(Fault::ReadOnly.into()) });
@@ -46,6 +54,43 @@ mod tests {
     use crate::api::{Durability, OpAction, OpId, OpOutput};
     use crate::ram::Ram;
     use base::buffer::Bytes;
+
+    struct Away(Ram);
+
+    impl Store for Away {
+        fn capabilities(&self) -> Capabilities {
+            self.0.capabilities()
+        }
+
+        fn is_away(&self) -> bool {
+            true
+        }
+
+        fn keeps_changes(&self) -> bool {
+            true
+        }
+
+        fn submit(&mut self, op: Op) {
+            self.0.submit(op);
+        }
+
+        fn poll(&mut self) -> Option<Completion> {
+            self.0.poll()
+        }
+    }
+
+    #[test]
+    fn every_filter_passes_on_that_the_medium_is_away_and_that_it_keeps_changes() {
+        let away = || Away(Ram::new(4096));
+        let boxed: alloc::boxed::Box<dyn Store> = alloc::boxed::Box::new(away());
+        assert!(boxed.is_away() && boxed.keeps_changes());
+        let read_only = ReadOnly::new(boxed);
+        assert!(read_only.is_away() && read_only.keeps_changes());
+        let injector = crate::fault_inject::FaultInjector::new(away(), 0).0;
+        assert!(injector.is_away() && injector.keeps_changes());
+        let present = ReadOnly::new(Ram::new(4096));
+        assert!(!present.is_away() && !present.keeps_changes());
+    }
 
     #[test]
     fn reads_pass_and_changes_do_not() {

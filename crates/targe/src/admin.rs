@@ -4,7 +4,7 @@ use daemon::admin::api::{
     FrameRepairs, FrameSession, Group, Method, Path, Repairs, Session, Sessions, Status,
 };
 use daemon::admin::client::{ClientError, request};
-use daemon::admin::lun_api::{Limit, Luns};
+use daemon::admin::lun_api::Limit;
 use daemon::config::{Environment, show_size};
 use serde_json::Value;
 
@@ -12,6 +12,8 @@ use crate::cli::AdminArgs;
 use crate::daemon_socket::parse;
 use crate::tables::{Table, show_uptime};
 use crate::{Failure, print};
+
+mod luns;
 
 pub(crate) fn status(args: &AdminArgs) -> Result<(), Failure> {
     let Some(answer) = request_or_print(args, Method::Status)? else { return Ok(()) };
@@ -200,48 +202,7 @@ fn in_words(counts: &[(u64, &str)]) -> String {
 
 pub(crate) fn luns(args: &AdminArgs) -> Result<(), Failure> {
     let Some(answer) = request_or_print(args, Method::Luns)? else { return Ok(()) };
-    let Luns { luns } = parse(answer)?;
-    let mut table = Table::new(&["TARGET", "LUN", "SIZE", "BLOCK", "FLAGS", "MEDIUM", "NAA"]);
-    for lun in &luns {
-        let flags: Vec<&str> = [
-            (lun.read_only, "ro"),
-            (lun.thin, "thin"),
-            (lun.write_cache, "cached"),
-            (lun.encrypted, "encrypted"),
-            (lun.not_ready.is_some(), "not-ready"),
-        ]
-        .into_iter()
-        .filter_map(|(set, word)| set.then_some(word))
-        .collect();
-        let (number, block) = (lun.lun.to_string(), lun.block_bytes.to_string());
-        table.row(&[
-            &lun.target,
-            &number,
-            &show_size(lun.bytes),
-            &block,
-            &flags.join(","),
-            &lun.medium,
-            &lun.naa,
-        ]);
-    }
-    let mut text = table.to_string();
-    for lun in &luns {
-        if let Some(why) = &lun.not_ready {
-            text += &format!("{}, LUN {}: not ready: {why}\n", lun.target, lun.lun);
-        }
-        if let Some(line) = limit_line(lun.limit.as_ref(), lun.delayed_commands, lun.delayed_ms) {
-            let waiting = match lun.waiting_commands {
-                0 => String::new(),
-                waiting => format!(", {waiting} wait now"),
-            };
-            text += &format!("{}, LUN {}: {line}{waiting}\n", lun.target, lun.lun);
-        }
-        if lun.medium_errors > 0 {
-            text +=
-                &format!("{}, LUN {}: failures of its medium: {}\n", lun.target, lun.lun, lun.medium_errors);
-        }
-    }
-    print(&text);
+    print(&luns::show(&parse(answer)?));
     Ok(())
 }
 

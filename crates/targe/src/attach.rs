@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ::attach::device_key::{DeviceKeys, DeviceStack, initiator_id};
 use ::attach::events::{AttachEvent, EventHandler};
 use ::attach::fuse::{Detached, Mount};
 use ::attach::nbd::{Export, Server};
@@ -18,11 +19,14 @@ use clap::Args;
 use daemon::config::show_size;
 use initiator::endpoint::Scheme;
 use initiator::{Client, Disk, Event, PathError, Url};
+use iscsi::name::Isid;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use store::api::Capabilities;
 use store::shared::SharedStore;
 
 use crate::cli::{URL_HELP, size};
+use crate::luks::Opened;
 use crate::signals::{self, StallWatch};
 use crate::{Failure, connect, luks, print};
 
@@ -84,22 +88,27 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
             return Err(Failure::Misused(format!("{url} is given twice")));
         }
     }
-    let device = args.way.ublk.then(|| device::name(&urls, args.stripe));
-    if let Some(device) = &device {
+    let device_name = device::name(&urls, args.stripe);
+    let device = args.way.ublk.then_some(&device_name);
+    let server = server_name(&args.way)?;
+    if let Some(device) = device {
         device::ready(device)?;
     }
     // The flag must be set before threads start, because they inherit it.
     let free_of_own_pages = ::attach::io_flusher::set_io_flusher();
     let client = connect::client()?;
-    let disks = match &device {
+    let disks = match device {
         Some(device) => device::disks(&client, &urls, device)?,
-        None => disks(&client, &urls)?,
+        None => disks(&client, &urls, &server)?,
     };
     for (url, disk) in urls.iter().zip(&disks) {
         tell_of_session(url, disk);
     }
     let name = urls.iter().map(Url::to_string).collect::<Vec<_>>().join(" ");
-    let whole = luks::decrypted(joined(&disks, args.stripe)?, args.luks.as_deref(), &name)?;
+    let Opened { medium: whole, volume_name } =
+        luks::opened(joined(&disks, args.stripe)?, args.luks.as_deref(), &name)?;
+    let stack = device::stack(&urls, &disks, volume_name.as_deref())?;
+    let keys = |stack: &DeviceStack| DeviceKeys::new(device_name.as_bytes(), stack);
     if !free_of_own_pages && args.way.nbd.is_none() {
         eprintln!(
             "targe: without CAP_SYS_RESOURCE, a host that is short of memory may hang on a file system on this disk"
@@ -113,10 +122,20 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         .map_err(|error| Failure::Failed(format!("cannot install signal handlers: {error}")))?;
     let still = StallWatch::of(disks.iter().map(|disk| disk.session().clone()).collect());
     let end = Shutdown { occasions, tell: tell.clone(), still, is_last };
-    let served = match (&args.way.nbd, &args.way.fuse, &device) {
-        (Some(socket), _, _) => serve_nbd(socket, whole, &name, &end),
+    let served = match (&args.way.nbd, &args.way.fuse, device) {
+        (Some(socket), _, _) => {
+            let former = DeviceStack { initiators: String::new(), ..stack.clone() };
+            let export = Export {
+                name: String::new(),
+                description: name,
+                key: Some(keys(&stack).current()),
+                // Earlier releases took no session over, so that the initiator was no part of it.
+                former_key: Some(keys(&former).current()),
+            };
+            serve_nbd(socket, whole, export, &end)
+        }
         (_, Some(dir), _) => serve_file(dir, whole, &name, tell, &end),
-        (_, _, Some(device)) => device::serve(whole, &disks, &name, device, (tell, &end)),
+        (_, _, Some(_)) => device::serve(whole, keys(&stack), &name, (tell, &end)),
         _ => Err(Failure::Misused("choose one of --nbd SOCKET, --fuse DIR or --ublk".into())),
     };
     for disk in &disks {
@@ -154,16 +173,61 @@ impl Shutdown {
     }
 }
 
-/// Opens the LUNs as disks. The LUNs of one HyperSCSI target share a session, whose paths carry all of them.
-/// Each iSCSI LUN has a session of its own, and with it a connection.
-fn disks(client: &Client, urls: &[Url]) -> Result<Vec<Disk>, Failure> {
+/// Returns the name of the server of a socket or mount, by which the next server at the same place is known
+/// as its successor. Refuses a place that a process serves: the login of a successor would end its session.
+fn server_name(way: &Way) -> Result<Vec<u8>, Failure> {
+    let failed = |why: &dyn std::error::Error| Failure::Failed(connect::error_chain(why));
+    let (kind, path) = match (&way.nbd, &way.fuse) {
+        (Some(socket), _) => {
+            ::attach::nbd::refuse_served(socket).map_err(|why| failed(&why))?;
+            ("nbd", lasting_path(socket))
+        }
+        (_, Some(dir)) => {
+            ::attach::fuse::refuse_served(dir).map_err(|why| failed(&why))?;
+            ("fuse", lasting_path(dir))
+        }
+        _ => return Ok(Vec::new()),
+    };
+    Ok([kind.as_bytes(), b"\0", path.as_os_str().as_bytes()].concat())
+}
+
+/// Returns the path of a socket or mount from the root, with no link among its directories. The last part is
+/// not examined: it may be a dead mount, or not there.
+fn lasting_path(path: &Path) -> PathBuf {
+    let plain = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let parent = plain.parent().and_then(|parent| parent.canonicalize().ok());
+    parent.zip(plain.file_name()).map(|(parent, name)| parent.join(name)).unwrap_or(plain)
+}
+
+/// Returns the ISID of the server of this name for a disk. The next server logs in with the same one, and the
+/// target ends the session of the dead server with all that is under way in it (RFC 7143 §6.3.5).
+fn server_isid(name: &[u8], member: usize) -> Isid {
+    let [a, b, c, d, e] = initiator_id(name, member);
+    Isid::random([a, b, c], u16::from_be_bytes([d, e]))
+}
+
+/// Returns the ISID of the server of a socket or mount for the LUN of a URL: the one in the URL, or else the
+/// same for every server of the LUN at this place, whatever portal and stripe it uses.
+fn lun_isid(server: &[u8], url: &Url) -> Isid {
+    let name = || [server, format!("\0{}/{}", url.target, url.lun).as_bytes()].concat();
+    url_isid(url).unwrap_or_else(|| server_isid(&name(), 0))
+}
+
+/// Returns the ISID that the user chose.
+fn url_isid(url: &Url) -> Option<Isid> {
+    url.endpoint.options.isid.map(Isid)
+}
+
+/// Opens the LUNs as disks, for the server of this name. The LUNs of one HyperSCSI target share a session,
+/// whose paths carry all of them. Each iSCSI LUN has a session of its own, and with it a connection.
+fn disks(client: &Client, urls: &[Url], server: &[u8]) -> Result<Vec<Disk>, Failure> {
     let mut disks: Vec<Disk> = Vec::with_capacity(urls.len());
     for url in urls {
         let same = |(other, _): &(&Url, &Disk)| other.endpoint == url.endpoint && other.target == url.target;
         let earlier = urls.iter().zip(&disks).find(same).map(|(_, disk)| disk.session().clone());
         disks.push(match earlier.filter(|_| url.endpoint.transport.scheme() == Scheme::HyperScsi) {
             Some(session) => connect::disk_of(session, url)?,
-            None => connect::disk(client, url)?,
+            None => connect::disk_as(client, url, lun_isid(server, url))?,
         });
     }
     Ok(disks)
@@ -183,15 +247,30 @@ fn joined(disks: &[Disk], stripe: Option<u64>) -> Result<Arc<dyn SharedStore>, F
     }
 }
 
-fn serve_nbd(socket: &Path, disk: Arc<dyn SharedStore>, name: &str, end: &Shutdown) -> Result<(), Failure> {
-    let size = show_size(disk.capabilities().len);
-    let export = Export { name: String::new(), description: name.to_owned() };
+/// The sector size of a device of the kernel over a disk: the disk's logical block length, from which
+/// partition tables count, within what the kernel takes.
+fn sector_size(logical_block_len: u32) -> u32 {
+    logical_block_len.clamp(512, 4096)
+}
+
+fn serve_nbd(
+    socket: &Path,
+    disk: Arc<dyn SharedStore>,
+    export: Export,
+    end: &Shutdown,
+) -> Result<(), Failure> {
+    let Capabilities { len, logical_block_len, .. } = disk.capabilities();
+    let (size, name) = (show_size(len), export.description.clone());
     let server = Server::start(socket, disk, export, event_logger())
         .map_err(|error| Failure::Failed(connect::error_chain(&error)))?;
     let uri = nbd_uri(&std::path::absolute(socket).unwrap_or_else(|_| socket.to_owned()));
     eprintln!("{name}, {size}, is an NBD disk now; Ctrl-C detaches it");
     eprintln!("  nbdinfo '{uri}'\n  qemu-img info '{uri}'");
-    eprintln!("  sudo nbd-client -unix {} /dev/nbd0", socket.display());
+    eprintln!(
+        "  sudo nbd-client -unix {} /dev/nbd0 -block-size {}",
+        socket.display(),
+        sector_size(logical_block_len)
+    );
     print(&format!("{uri}\n"));
     // If the sender was dropped, there is nothing to wait for.
     let _ = end.occasions.recv();
@@ -206,7 +285,8 @@ fn serve_file(
     tell: Sender<Wakeup>,
     end: &Shutdown,
 ) -> Result<(), Failure> {
-    let size = show_size(disk.capabilities().len);
+    let Capabilities { len, logical_block_len, .. } = disk.capabilities();
+    let size = show_size(len);
     let ended = Box::new(move || {
         // The main thread may have dropped the receiver already.
         let _ = tell.send(Wakeup::Unused);
@@ -215,7 +295,8 @@ fn serve_file(
         .map_err(|error| Failure::Failed(connect::error_chain(&error)))?;
     let file = mount.file();
     eprintln!("{name}, {size}, is a file now; Ctrl-C detaches it");
-    eprintln!("  sudo losetup --find --show --direct-io=on {}", file.display());
+    let sectors = sector_size(logical_block_len);
+    eprintln!("  sudo losetup --find --show --direct-io=on --sector-size {sectors} {}", file.display());
     print(&format!("{}\n", file.display()));
     let mut detached = false;
     while let Ok(Wakeup::Stop) = end.occasions.recv() {
@@ -270,11 +351,13 @@ fn tell_of_session(url: &Url, disk: &Disk) {
     // When a path is given up, only its loss is worth logging; when a path comes up for the first time,
     // nothing is.
     let mut lost = std::collections::BTreeSet::new();
+    let mut last_loss: Option<String> = None;
     disk.session().watch(move |news| {
         match news {
             Event::Recovering => {
                 waiting = true;
-                eprintln!("targe: {url}: no path to the target; requests wait");
+                let why = last_loss.take().map_or_else(String::new, |why| format!(": {why}"));
+                eprintln!("targe: {url}: no path to the target{why}; requests wait");
             }
             Event::Up(_) if waiting => {
                 waiting = false;
@@ -283,7 +366,9 @@ fn tell_of_session(url: &Url, disk: &Disk) {
             Event::PathDown { path, why: PathError::Silent, .. } => {
                 eprintln!("targe: {url}: path {path} carries no frames");
                 lost.insert(path.clone());
+                last_loss = Some(PathError::Silent.to_string());
             }
+            Event::PathDown { why, .. } => last_loss = Some(why.to_string()),
             Event::PathUp { path, .. } if lost.remove(path) => {
                 eprintln!("targe: {url}: {path} carries data again");
             }
@@ -293,6 +378,10 @@ fn tell_of_session(url: &Url, disk: &Disk) {
             Event::OtherDevice { what, .. } => {
                 eprintln!("targe: {url}: {what}; requests fail from now on");
             }
+            Event::DeviceUnconfirmed { what, .. } => {
+                eprintln!("targe: {url}: {what}; requests fail until then");
+            }
+            Event::DeviceConfirmed { .. } => eprintln!("targe: {url}: the device is back"),
             // Otherwise this command closed the session itself.
             Event::Down(why) if why.is_given_up() => {
                 eprintln!(
@@ -363,5 +452,38 @@ mod tests {
         ] {
             assert_eq!(nbd_uri(Path::new(path)), uri);
         }
+    }
+
+    #[test]
+    fn a_server_is_known_by_its_place_and_its_lun() {
+        let isid = |place: &str, url: &str| lun_isid(place.as_bytes(), &Url::parse(url).unwrap());
+        let (host, other) = (
+            "iscsi://host/iqn.2026-11.org.targe:rig",
+            "iscsi://me%secret@other:3261/iqn.2026-11.org.targe:rig",
+        );
+        let one = isid("nbd\0/run/a", &format!("{host}/0"));
+        assert_eq!(one, isid("nbd\0/run/a", &format!("{other}/0?timeout=7")));
+        for (place, url) in [
+            ("nbd\0/run/b", format!("{host}/0")),
+            ("fuse\0/run/a", format!("{host}/0")),
+            ("nbd\0/run/a", format!("{host}/1")),
+            ("nbd\0/run/a", format!("{host}:2/0")),
+            ("nbd\0/run/a", format!("{host}/0?isid=800000000007")),
+        ] {
+            assert_ne!(one, isid(place, &url), "{place} {url}");
+        }
+    }
+
+    #[test]
+    fn a_place_keeps_its_name_whichever_way_leads_to_it() {
+        let folder = std::env::temp_dir().join(format!("targe-attach-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("a")).unwrap();
+        let link = folder.join("link");
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink("a", &link).unwrap();
+        let [direct, by_link] =
+            [folder.join("a/socket"), link.join("socket")].map(|path| lasting_path(&path));
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(direct, by_link);
     }
 }

@@ -15,7 +15,7 @@ use store::encrypt::shared_volume::VolumeCipher;
 use store::shared::SharedStore;
 
 use crate::cli::BenchArgs;
-use crate::progress::{amount, to_f64};
+use crate::progress::{TimeBar, amount, to_f64};
 use crate::tables::Table;
 use crate::{Failure, confirm, connect, luks, print, signals};
 
@@ -87,7 +87,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     };
     let wanted: usize = plan.jobs.iter().map(|job| usize::from(job.session.connections())).sum();
     let stop = signals::flag()?;
-    let report = run_load(&plan, &stop).map_err(|why| match why {
+    // Without a number of commands, the length of the run is known.
+    let bar = plan.count.is_none().then(|| TimeBar::start(plan.warmup.saturating_add(plan.time)));
+    let report = run_load(&plan, &stop);
+    drop(bar);
+    let report = report.map_err(|why| match why {
         BenchError::Plan(text) => Failure::Misused(text),
         other => Failure::Failed(connect::error_chain(&other)),
     })?;
@@ -128,6 +132,7 @@ fn as_json(plan: &BenchPlan, report: &BenchReport) -> Value {
         all.insert("connections_lost".to_owned(), json!(report.connections_lost));
         all.insert("threads".to_owned(), json!(plan.threads));
         all.insert("luks".to_owned(), json!(plan.jobs.iter().any(|job| job.cipher.is_some())));
+        all.insert("negotiated".to_owned(), negotiated_as_json(report));
         all.insert("reactor".to_owned(), json!(report.engine));
         all.insert("read_percent".to_owned(), json!(plan.read_percent));
         all.insert("random".to_owned(), json!(plan.random));
@@ -139,6 +144,34 @@ fn as_json(plan: &BenchPlan, report: &BenchReport) -> Value {
         }
     }
     all
+}
+
+/// Returns what the sessions agreed on: an object for each different set.
+fn negotiated_as_json(report: &BenchReport) -> Value {
+    let object = |found: &lab::bench::Negotiated| -> Value {
+        found
+            .0
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), json!(value)))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    };
+    report.negotiated.iter().map(object).collect::<Vec<Value>>().into()
+}
+
+/// Names the digests of the sessions: a default can negotiate what nobody asked for.
+fn digests(report: &BenchReport) -> String {
+    let pair = |found: &lab::bench::Negotiated| {
+        Some(format!(
+            "header digest {}, data digest {}",
+            found.get("HeaderDigest")?,
+            found.get("DataDigest")?
+        ))
+    };
+    let mut all: Vec<String> = report.negotiated.iter().filter_map(pair).collect();
+    all.sort();
+    all.dedup();
+    if all.is_empty() { String::new() } else { format!("negotiated: {}\n", all.join("; ")) }
 }
 
 fn side_as_json(side: &DirectionStats, seconds: f64) -> Value {
@@ -186,13 +219,14 @@ fn show(plan: &BenchPlan, report: &BenchReport) -> String {
     let order = if plan.random { "random" } else { "sequential" };
     format!(
         "{table}\n{order} commands of {} bytes, {} outstanding in each of {} sessions, {} connections, {} reactors \
-         ({})\n{:.1} s, {:.2} s of processor time, {:.2} system calls for each command\n",
+         ({})\n{}{:.1} s, {:.2} s of processor time, {:.2} system calls for each command\n",
         plan.block_bytes,
         plan.depth,
         plan.jobs.len(),
         report.connections,
         plan.threads,
         report.engine,
+        digests(report),
         report.seconds,
         report.cpu_s,
         calls_per_io(report)

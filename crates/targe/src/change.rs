@@ -8,19 +8,20 @@ mod busy;
 mod candidate;
 mod output;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use daemon::admin::api::{ErrorKind, Method, Request, Status};
-use daemon::admin::change_api::{Applied, Change, Effective, Plan};
+use daemon::admin::change_api::{Applied, BoundLuns, Change, Effective, Plan, StateFacts};
 use daemon::admin::client::{ClientError, Connection};
 use daemon::admin::lun_api::{Lun, Luns};
-use daemon::config::{Config, Environment, Flags, Revision, plan};
+use daemon::config::{Config, Revision, plan};
 use daemon::config_file::{ConfigFileError, LockedFile, read_text};
 use serde::de::DeserializeOwned;
 
-pub(crate) use self::candidate::{candidate, candidate_of_all, setting};
+pub(crate) use self::candidate::{Source, candidate, candidate_of_all, has_target, setting};
 use self::output::End;
 use crate::{Failure, daemon_socket};
 
@@ -70,8 +71,6 @@ pub(crate) struct Candidate {
     pub(crate) needs_applied_file: bool,
     /// Whether the operator wants it even if it ends sessions or takes LUNs from them.
     pub(crate) force: bool,
-    /// Whether it only takes something away, which is possible although a medium cannot be used.
-    pub(crate) only_removes: bool,
 }
 
 /// A running daemon and its configuration file, which is locked.
@@ -101,7 +100,6 @@ pub(crate) fn apply(args: &ApplyArgs) -> Result<(), Failure> {
         action: "apply".to_owned(),
         needs_applied_file: false,
         force: args.force,
-        only_removes: false,
     };
     target.change(&candidate, &args.how)
 }
@@ -142,7 +140,6 @@ impl Target {
             action: "apply".to_owned(),
             needs_applied_file: false,
             force: false,
-            only_removes: false,
         };
         // A file with mistakes has no plan; `targe apply` tells the mistakes.
         let edits = self.send(Method::Plan, &own, None).map(|plan| plan.unapplied).unwrap_or_default();
@@ -153,9 +150,15 @@ impl Target {
         )))
     }
 
-    /// Returns the configuration file.
-    pub(crate) const fn file(&self) -> &LockedFile {
-        &self.file
+    /// Returns the configuration file, with what the daemon says about the state that its meaning depends on.
+    pub(crate) fn source(&mut self) -> Result<Source<'_>, Failure> {
+        let facts: Option<StateFacts> = match self.connection.call(&Request::new(Method::StateFacts)) {
+            Ok(facts) => Some(parse(facts)?),
+            // The daemon is of a release that does not know the method.
+            Err(ClientError::Refused(failure)) if failure.kind == ErrorKind::Malformed => None,
+            Err(error) => return Err(refused(error)),
+        };
+        Source::of_daemon(&self.file, facts)
     }
 
     /// Shows what a text would change, and applies it unless that is only a trial.
@@ -314,28 +317,37 @@ impl Target {
 /// Returns the LUNs that the daemon serves.
 pub(crate) fn luns(how: &ChangeArgs) -> Result<Vec<Lun>, Failure> {
     let mut connection = daemon_socket::connect(how.socket.as_deref())?;
-    let Luns { luns } = call(&mut connection, &Request::new(Method::Luns))?;
+    let Luns { luns, .. } = call(&mut connection, &Request::new(Method::Luns))?;
     Ok(luns)
 }
 
-/// Changes a configuration file without a daemon.
+/// Returns the LUNs of a target that hosts may still have open.
+pub(crate) fn bound_luns(how: &ChangeArgs, target: &str) -> Result<BTreeSet<u16>, Failure> {
+    let mut connection = daemon_socket::connect(how.socket.as_deref())?;
+    let BoundLuns { targets } = call(&mut connection, &Request::new(Method::BoundLuns))?;
+    let of_target = targets.into_iter().filter(|known| known.target.eq_ignore_ascii_case(target));
+    Ok(of_target.flat_map(|known| known.luns).collect())
+}
+
+/// Changes a configuration file without a daemon, whose state directory is given if it is not known
+/// otherwise.
 pub(crate) fn change_file(
     file: &mut LockedFile,
     candidate: &Candidate,
+    state_dir: Option<&Path>,
     how: &ChangeArgs,
 ) -> Result<(), Failure> {
-    let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
-    let flags = Flags { config: Some(file.given_path().to_path_buf()), ..Flags::default() };
-    let mode = file.mode();
-    let load = |name: &Path, text: &str| match candidate.only_removes {
-        true => Config::load_text_without_media(&flags, &around, name, text, mode),
-        false => Config::load_text(&flags, &around, name, text, mode),
-    };
-    let loaded = load(Path::new(&candidate.name), &candidate.text)
+    let Source { environment: around, flags, .. } = Source::of_file(file, state_dir)?;
+    let access = file.access();
+    let before = Config::load_text_without_media(&flags, &around, file.given_path(), file.text(), access);
+    let before = before.map(|before| before.config).ok();
+    // What is wrong with the media of other LUNs is no part of the change.
+    let kept = before.as_ref().map_or(&[][..], |before| before.units.as_slice());
+    let text = (Path::new(&candidate.name), candidate.text.as_str());
+    let loaded = Config::load_changed_text(&flags, &around, text, access, kept)
         .map_err(|report| Failure::Misconfigured(report.to_string()))?;
-    let changes = load(file.given_path(), file.text()).map(|before| plan(&before.config, &loaded.config));
-    let planned =
-        output::plan_of_file(file.path(), &candidate.text, changes.unwrap_or_default(), &loaded.report);
+    let changes = before.map(|before| plan(&before, &loaded.config)).unwrap_or_default();
+    let planned = output::plan_of_file(file.path(), &candidate.text, changes, &loaded.report);
     if !how.json {
         output::show(&planned);
     }

@@ -8,11 +8,18 @@ use crate::{Failure, print};
 
 pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
-    let flags = Flags { config: Some(args.file.clone()), ..Flags::default() };
-    let (report, config) = match Config::load(&flags, &around) {
+    let around = Environment { is_of_service: true, ..around.without_daemon(&args.file) };
+    let flags =
+        Flags { config: Some(args.file.clone()), state_dir: args.state_dir.clone(), ..Flags::default() };
+    let (mut report, mut config) = match Config::load(&flags, &around) {
         Ok(Loaded { config, report, .. }) => (report, Some(config)),
         Err(report) => (report, None),
     };
+    let headers = config.iter().flat_map(|config| daemon::luks::check_headers(&config.units));
+    report.errors.extend(headers.map(|message| ConfigError { span: None, message }));
+    if !report.errors.is_empty() {
+        config = None;
+    }
     if args.json {
         print(&format!("{:#}\n", as_json(&report)));
     } else {

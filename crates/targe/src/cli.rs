@@ -48,6 +48,9 @@ pub(crate) enum Command {
     /// End sessions
     #[command(subcommand)]
     Session(crate::session::SessionCommand),
+    /// Show reservations of LUNs, and remove those of hosts that are gone
+    #[command(subcommand)]
+    Reservation(crate::reservation::ReservationCommand),
     /// Record what the sessions of an initiator do in a capture that Wireshark opens
     Trace(crate::trace::TraceArgs),
     /// Replace the running daemon by a new process, which takes over its sessions
@@ -88,6 +91,8 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     /// Write the manual pages of targe and of each subcommand to a directory
     Man(ManArgs),
+    /// Describe a command
+    Help(HelpArgs),
 }
 
 #[derive(Debug, Args)]
@@ -136,6 +141,9 @@ pub(crate) struct ServeArgs {
     /// Require a token of this file of HTTP clients; a line is NAME ROLE TOKEN, a role read or admin
     #[arg(long, value_name = "FILE", requires = "http")]
     pub(crate) http_token_file: Option<PathBuf>,
+    /// Do not start unless every medium is there; without it, LUNs whose media come later wait for them
+    #[arg(long)]
+    pub(crate) strict: bool,
     /// End when stdin closes, and remove the state directory then
     #[arg(long, hide = true, requires = "state_dir")]
     pub(crate) ephemeral: bool,
@@ -148,6 +156,10 @@ pub(crate) struct ServeArgs {
 pub(crate) struct CheckArgs {
     /// The configuration file
     pub(crate) file: PathBuf,
+    /// The state directory of its daemon, which has the drives of tape libraries that cannot be read now
+    /// [default: that of the file, else /var/lib/targe for a file in /etc/targe]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -373,6 +385,13 @@ pub(crate) struct VerifyArgs {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HelpArgs {
+    /// A command and its subcommand, such as `lun add`
+    #[arg(value_name = "COMMAND")]
+    pub(crate) words: Vec<std::ffi::OsString>,
 }
 
 #[derive(Debug, Args)]

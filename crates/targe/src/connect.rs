@@ -1,7 +1,10 @@
 //! Connects to a LUN, for every command that takes a URL.
 
 use base::ether::Mac;
+use initiator::endpoint::Endpoint;
 use initiator::{Client, Disk, Error, EscalationStep, Event, OpenOptions, Path, Session, Url, block_on};
+use iscsi::chap::{Algorithm, Algorithms};
+use iscsi::name::Isid;
 
 use crate::Failure;
 
@@ -17,12 +20,62 @@ pub(crate) fn client() -> Result<Client, Failure> {
 
 /// Logs in and opens the LUN as a disk.
 pub(crate) fn disk(client: &Client, url: &Url) -> Result<Disk, Failure> {
-    block_on(options(url).open(client, url)).map_err(|why| failure(&why))
+    or_with_md5(url, |url| block_on(options(url).open(client, url))).map_err(|why| failure(&why))
+}
+
+/// Logs in with an ISID, and opens the LUN as a disk.
+pub(crate) fn disk_as(client: &Client, url: &Url, isid: Isid) -> Result<Disk, Failure> {
+    let open = |url: &Url| block_on(options(url).isid(isid.0).open(client, url));
+    or_with_md5(url, open).map_err(|why| failure(&why))
 }
 
 /// Logs in to the target of a LUN.
 pub(crate) fn session(client: &Client, url: &Url) -> Result<Session, Failure> {
-    block_on(options(url).log_in(client, url)).map_err(|why| failure(&why))
+    or_with_md5(url, |url| block_on(options(url).log_in(client, url))).map_err(|why| failure(&why))
+}
+
+/// The environment variable by which the user allows CHAP with MD5 alone.
+const MD5_VARIABLE: &str = "TARGE_ALLOW_MD5";
+/// CHAP with MD5 alone.
+const ONLY_MD5: Algorithms = Algorithms::NONE.with(Algorithm::Md5);
+
+/// Logs in by `attempt`. If the target refuses what CHAP proved, the login is repeated with MD5 alone, where
+/// the user allows that: some targets choose a hash that they cannot compute.
+pub(crate) fn or_with_md5<T>(url: &Url, attempt: impl Fn(&Url) -> Result<T, Error>) -> Result<T, Error> {
+    at_or_with_md5(&url.endpoint, |endpoint| attempt(&Url { endpoint: endpoint.clone(), ..url.clone() }))
+}
+
+/// Like [`or_with_md5`], for logins that need no URL of a LUN.
+pub(crate) fn at_or_with_md5<T>(
+    endpoint: &Endpoint,
+    attempt: impl Fn(&Endpoint) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let is_allowed = std::env::var_os(MD5_VARIABLE).is_some_and(|value| value == "yes");
+    match attempt(endpoint) {
+        Err(why) if why.may_be_refused_authentication() => {
+            let Some(weaker) = with_md5(endpoint, is_allowed) else { return Err(why) };
+            eprintln!(
+                "targe: {endpoint}: the target refused the login with CHAP; the initiator now offers MD5 alone, which is \
+                 weak, because you allow it"
+            );
+            attempt(&weaker)
+        }
+        done => done,
+    }
+}
+
+/// Returns the same with CHAP with MD5 alone, if the user allows that: for everything (`is_allowed`), or by
+/// naming MD5 among the algorithms of the URL.
+fn with_md5(endpoint: &Endpoint, is_allowed: bool) -> Option<Endpoint> {
+    let offered = endpoint.options.chap;
+    let is_named = offered.is_some_and(|offered| offered.contains(Algorithm::Md5));
+    let is_chosen = offered.is_none() && is_allowed;
+    if endpoint.login.user.is_none() || offered == Some(ONLY_MD5) || !(is_named || is_chosen) {
+        return None;
+    }
+    let mut weaker = endpoint.clone();
+    weaker.options.chap = Some(ONLY_MD5);
+    Some(weaker)
 }
 
 /// Opens the LUN as a disk, in a session with its target.
@@ -81,4 +134,38 @@ pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
         source = behind.source();
     }
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn md5_alone_is_offered_only_where_the_user_allows_it() {
+        let weaker = |query: &str, is_allowed| {
+            let endpoint = Endpoint::parse(&format!("iscsi://me%correct-horse@192.0.2.7{query}")).unwrap();
+            with_md5(&endpoint, is_allowed).map(|weaker| weaker.options.chap)
+        };
+        assert_eq!(weaker("", false), None);
+        assert_eq!(weaker("", true), Some(Some(ONLY_MD5)));
+        assert_eq!(weaker("?chap=sha256,md5", false), Some(Some(ONLY_MD5)));
+        // The user names other algorithms, or the login did not fail by one of them.
+        assert_eq!(weaker("?chap=sha256", true), None);
+        assert_eq!(weaker("?chap=md5", true), None);
+        assert!(with_md5(&Endpoint::parse("iscsi://192.0.2.7").unwrap(), true).is_none());
+    }
+
+    #[test]
+    fn another_failure_is_not_repeated() {
+        let url =
+            url("iscsi://me%correct-horse@192.0.2.7/iqn.2026-01.com.example:disk/0?chap=sha256,md5").unwrap();
+        let attempts = std::cell::Cell::new(0);
+        let done: Result<(), Error> = or_with_md5(&url, |tried| {
+            attempts.set(attempts.get() + 1);
+            assert_eq!(tried, &url);
+            Err(Error::NoUnit(0))
+        });
+        assert!(matches!(done, Err(Error::NoUnit(0))));
+        assert_eq!(attempts.get(), 1);
+    }
 }

@@ -87,9 +87,9 @@ struct NodeArgs {
 /// A way to attach volumes.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Way {
-    /// The first of the others that this host has
+    /// The first of the others that this host has and that can protect the volume as it requires
     Auto,
-    /// The kernel's initiator, by open-iscsi
+    /// The kernel's initiator, by open-iscsi, which encrypts nothing
     Iscsi,
     /// A ublk device of `targe attach`
     Ublk,
@@ -103,6 +103,12 @@ const INITIATOR_FILE: &str = "/etc/iscsi/initiatorname.iscsi";
 impl NodeArgs {
     fn open(self, max_volumes: Option<NonZeroU32>) -> Result<Node, Failure> {
         let iscsiadm: Vec<String> = self.iscsiadm.split_whitespace().map(str::to_owned).collect();
+        let protected_method = match self.attach {
+            Way::Auto => AttachMethod::best_of_targe(),
+            Way::Iscsi => None,
+            Way::Ublk => Some(AttachMethod::Ublk),
+            Way::Loop => Some(AttachMethod::Loop),
+        };
         let method = match self.attach {
             Way::Auto => AttachMethod::best(&iscsiadm).ok_or_else(|| {
                 Failure::Failed(
@@ -118,8 +124,9 @@ impl NodeArgs {
         let initiator = self.initiator.map_or_else(initiator_of_host, Ok)?;
         let targe = std::env::current_exe()
             .map_err(|error| Failure::Failed(format!("cannot find the program targe itself: {error}")))?;
+        let run_dir = self.run_dir;
         let settings =
-            NodeSettings { initiator, run_dir: self.run_dir, method, targe, iscsiadm, max_volumes };
+            NodeSettings { initiator, run_dir, method, protected_method, targe, iscsiadm, max_volumes };
         Node::open(settings).map_err(failed)
     }
 }

@@ -25,7 +25,8 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<(), Failure> {
         return group::show(&place, args);
     }
     let client = connect::client()?;
-    let told = block_on(targets(&client, &place, &EnvSecrets)).map_err(|why| connect::failure(&why))?;
+    let told = connect::at_or_with_md5(&place, |place| block_on(targets(&client, place, &EnvSecrets)));
+    let told = told.map_err(|why| connect::failure(&why))?;
     if told.ignored > 0 {
         eprintln!(
             "targe: {} entries of the list are not legal names or addresses and were omitted",
@@ -35,7 +36,7 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<(), Failure> {
     let mut found = Vec::new();
     let mut troubles = Vec::new();
     for target in &told.targets {
-        match block_on(units(&client, &place, target, &EnvSecrets)) {
+        match connect::at_or_with_md5(&place, |place| block_on(units(&client, place, target, &EnvSecrets))) {
             Ok(units) => found.push((target, units)),
             Err(why) => {
                 troubles.push(connect::error_chain(&why));
@@ -48,6 +49,9 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<(), Failure> {
         print(&format!("{:#}\n", Value::Array(all.collect())));
     } else {
         show(&found);
+    }
+    if found.is_empty() {
+        return Err(Failure::Failed(nothing_listed(&place)));
     }
     if troubles.is_empty() { Ok(()) } else { Err(Failure::Failed(troubles.join("; "))) }
 }
@@ -83,10 +87,16 @@ fn place(args: &DiscoverArgs) -> Result<Endpoint, Failure> {
     Ok(place)
 }
 
+/// Returns why a portal may list nothing: a target is listed to the initiators that may log in to it.
+fn nothing_listed(place: &Endpoint) -> String {
+    let name = place.initiator_name().map_or(String::new(), |name| format!(" for {name}"));
+    format!(
+        "the portal lists no targets{name}; if the access lists there name another initiator, choose that with \
+         --initiator"
+    )
+}
+
 fn show(found: &[(&Discovered, Vec<FoundUnit>)]) {
-    if found.is_empty() {
-        eprintln!("targe: the portal lists no targets");
-    }
     let mut text = String::new();
     for (target, units) in found {
         let portals: Vec<String> = target.addresses.iter().map(|(address, _)| address.to_string()).collect();
@@ -130,4 +140,19 @@ pub(crate) fn words(field: &[u8]) -> String {
         .map(|byte| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '?' })
         .collect();
     text.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_without_targets_is_a_failure_that_names_the_initiator() {
+        let place = Endpoint::parse("iscsi://192.0.2.7?initiator=iqn.2026-01.com.example:host").unwrap();
+        assert_eq!(
+            nothing_listed(&place),
+            "the portal lists no targets for iqn.2026-01.com.example:host; if the access lists there name another \
+             initiator, choose that with --initiator"
+        );
+    }
 }

@@ -1,5 +1,6 @@
 //! `targe target`, `lun`, `acl` and `user`: edit the configuration file, and apply the edit in one step.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::builder::NonEmptyStringValueParser;
@@ -8,7 +9,7 @@ use daemon::admin::lun_api::Lun;
 use daemon::config::{AuthPlace, Edit, Setting, parse_size, show_size};
 use daemon::config_file::LockedFile;
 
-use crate::change::{self, ChangeArgs, Target, candidate, change_file, failed, setting};
+use crate::change::{self, ChangeArgs, Source, Target, candidate, change_file, failed, setting};
 use crate::{Failure, maintain};
 
 /// How an edit is made.
@@ -17,6 +18,10 @@ pub(crate) struct EditArgs {
     /// Edit this file without a daemon [default: the file of the running daemon]
     #[arg(long, value_name = "FILE", conflicts_with = "socket")]
     config: Option<PathBuf>,
+    /// The state directory of the daemon whose file --config names [default: that of the file, else
+    /// /var/lib/targe for a file in /etc/targe]
+    #[arg(long, value_name = "DIR", requires = "config")]
+    state_dir: Option<PathBuf>,
     #[command(flatten)]
     how: ChangeArgs,
 }
@@ -107,6 +112,8 @@ pub(crate) enum LunCommand {
     },
     /// Let a LUN end its tasks and take no new ones, for work on its file; initiators wait
     Drain(maintain::DrainArgs),
+    /// Accept that writes which a LUN acknowledged are lost; its flushes succeed again
+    AcceptLoss(maintain::AcceptLossArgs),
     /// Copy what a LUN holds now into a new file, without copying its blocks (reflink); several by --and
     Snapshot(maintain::SnapshotArgs),
     /// Make a snapshot of a LUN, and add it as a LUN with an identity of its own
@@ -271,7 +278,11 @@ pub(crate) fn target(command: TargetCommand) -> Result<(), Failure> {
 
 pub(crate) fn lun(command: LunCommand) -> Result<(), Failure> {
     let (done, action, force, args) = match command {
-        LunCommand::Add { target, spec, edit } => (Edit::AddLun { target, spec }, "lun add", false, edit),
+        LunCommand::Add { target, spec, edit } => {
+            let reserved =
+                if edit.config.is_some() { BTreeSet::new() } else { change::bound_luns(&edit.how, &target)? };
+            (Edit::AddLun { target, spec, reserved }, "lun add", false, edit)
+        }
         LunCommand::Set { target, lun, settings, force, edit } => {
             (Edit::SetLun { target, lun, settings }, "lun set", force, edit)
         }
@@ -281,6 +292,7 @@ pub(crate) fn lun(command: LunCommand) -> Result<(), Failure> {
             (Edit::SetLun { target, lun, settings }, "lun resize", false, edit)
         }
         LunCommand::Drain(args) => return maintain::drain(args),
+        LunCommand::AcceptLoss(args) => return maintain::accept_loss(args),
         LunCommand::Snapshot(args) => return maintain::snapshot(&args),
         LunCommand::Clone(args) => return maintain::clone(args),
         LunCommand::Remove { target, lun, force, edit } => {
@@ -341,11 +353,12 @@ fn run(done: &Edit, action: &str, force: bool, args: &EditArgs) -> Result<(), Fa
     if let Some(path) = &args.config {
         let open = if args.how.dry_run { LockedFile::read } else { LockedFile::open };
         let mut file = open(path).map_err(failed)?;
-        let candidate = candidate(done, action, force, &file)?;
-        return change_file(&mut file, &candidate, &args.how);
+        let state_dir = args.state_dir.as_deref();
+        let candidate = candidate(done, action, force, &Source::of_file(&file, state_dir)?)?;
+        return change_file(&mut file, &candidate, state_dir, &args.how);
     }
     let mut target = Target::open(&args.how, LockedFile::open)?;
-    let candidate = candidate(done, action, force, target.file())?;
+    let candidate = candidate(done, action, force, &target.source()?)?;
     target.change(&candidate, &args.how)
 }
 

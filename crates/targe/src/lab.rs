@@ -31,7 +31,7 @@ pub(crate) struct LabArgs {
 
 #[derive(Debug, Subcommand)]
 enum Instrument {
-    /// Compare two runs of an experiment by their result.json: which quantities became better or worse
+    /// Compare runs of an experiment, one or several on each side: which quantities became better or worse
     Compare(compare::CompareArgs),
     /// Measure what iSCSI digests cost on a path, and say whether to use them
     Digests(digests::DigestsArgs),

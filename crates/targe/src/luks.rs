@@ -88,6 +88,13 @@ pub(crate) fn run(args: &LuksArgs) -> Result<(), Failure> {
     }
 }
 
+/// A medium, decrypted here if it is a LUKS2 image that was opened.
+pub(crate) struct Opened {
+    pub(crate) medium: Arc<dyn SharedStore>,
+    /// The name of the volume whose data it is; `None` for the disk itself.
+    pub(crate) volume_name: Option<String>,
+}
+
 /// Returns the data of the LUKS2 image on `disk`, decrypted here: the target never sees them. Without a key
 /// file, returns the disk itself. `name` is for messages.
 pub(crate) fn decrypted(
@@ -95,13 +102,27 @@ pub(crate) fn decrypted(
     key_file: Option<&Path>,
     name: &str,
 ) -> Result<Arc<dyn SharedStore>, Failure> {
-    let Some(key_file) = key_file else { return Ok(disk) };
-    let volume = volume(&disk, key_file, name)?;
-    Ok(Arc::new(SharedVolume::new(disk, &volume)))
+    opened(disk, key_file, name).map(|opened| opened.medium)
+}
+
+/// Like [`decrypted`], with the name of the volume.
+pub(crate) fn opened(
+    disk: Arc<dyn SharedStore>,
+    key_file: Option<&Path>,
+    name: &str,
+) -> Result<Opened, Failure> {
+    let Some(key_file) = key_file else { return Ok(Opened { medium: disk, volume_name: None }) };
+    let (header, volume) = unlocked(&disk, key_file, name)?;
+    let volume_name = Some(header.volume_name());
+    Ok(Opened { medium: Arc::new(SharedVolume::new(disk, &volume)), volume_name })
 }
 
 /// Opens the LUKS2 image on `disk`. `name` is for messages.
 pub(crate) fn volume(disk: &Arc<dyn SharedStore>, key_file: &Path, name: &str) -> Result<Volume, Failure> {
+    unlocked(disk, key_file, name).map(|(_, volume)| volume)
+}
+
+fn unlocked(disk: &Arc<dyn SharedStore>, key_file: &Path, name: &str) -> Result<(Header, Volume), Failure> {
     let secret = daemon::luks::secret_of(key_file).map_err(Failure::Misused)?;
     let capabilities = disk.capabilities();
     let mut io = SharedIo { block_len: u64::from(capabilities.logical_block_len), disk: Arc::clone(disk) };
@@ -123,7 +144,7 @@ pub(crate) fn volume(disk: &Arc<dyn SharedStore>, key_file: &Path, name: &str) -
         let why = format!("{name}: the sectors of the LUKS2 image are no whole blocks of {block_len} bytes");
         return Err(Failure::Failed(why));
     }
-    Ok(volume)
+    Ok((header, volume))
 }
 
 /// Accesses a shared medium in order.

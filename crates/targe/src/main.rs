@@ -34,7 +34,10 @@ mod csi;
 mod daemon_socket;
 mod disc;
 mod discover;
+#[cfg(test)]
+mod documented;
 mod edit;
+mod help;
 mod info;
 mod lab;
 mod luks;
@@ -46,6 +49,7 @@ mod planted;
 mod progress;
 mod proxy;
 mod read_write;
+mod reservation;
 mod serve;
 mod session;
 mod shell;
@@ -58,16 +62,16 @@ mod trace;
 mod upgrade;
 mod verify;
 mod version;
+mod ways_in;
 
 use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
-use clap::Parser;
 use clap::error::ErrorKind;
 
-use cli::{Cli, Command};
+use cli::Command;
 
 /// How a command failed.
 #[derive(Debug)]
@@ -86,7 +90,7 @@ fn main() -> ExitCode {
         eprintln!("targe: {why}");
         return ExitCode::from(2);
     }
-    let cli = match Cli::try_parse() {
+    let cli = match help::parse() {
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
             version::print(&error.to_string());
             return report(printed());
@@ -106,6 +110,7 @@ fn main() -> ExitCode {
         Command::Acl(command) => edit::acl(command),
         Command::User(command) => edit::user(command),
         Command::Session(command) => session::run(command),
+        Command::Reservation(command) => reservation::run(command),
         Command::Trace(args) => trace::run(&args),
         Command::Upgrade(args) => upgrade::run(&args),
         Command::Discover(args) => discover::run(&args),
@@ -126,6 +131,7 @@ fn main() -> ExitCode {
         Command::Conform(args) => conform::run(args),
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
+        Command::Help(args) => help::run(&args),
     };
     signals::wait_for_signal_exit();
     report(done.and_then(|()| printed()))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use daemon::admin::api::{Method, Request};
 use daemon::admin::client::Connection;
-use daemon::admin::lun_api::{Drained, LunList, LunSelector, Snapshot, Snapshots};
+use daemon::admin::lun_api::{Drained, LossAccepted, LunList, LunSelector, Snapshot, Snapshots};
 use daemon::config::{Edit, Setting};
 use daemon::config_file::LockedFile;
 use serde_json::json;
@@ -123,6 +123,31 @@ pub(crate) fn drain(args: DrainArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct AcceptLossArgs {
+    #[command(flatten)]
+    lun: LunArgs,
+    #[command(flatten)]
+    daemon: DaemonArgs,
+}
+
+pub(crate) fn accept_loss(args: AcceptLossArgs) -> Result<(), Failure> {
+    let AcceptLossArgs { lun: LunArgs { target, lun }, daemon } = args;
+    let mut connection = connect(&daemon)?;
+    let selector = LunSelector { target: target.clone(), lun, path: None, wait_s: None };
+    let request = Request { lun: Some(selector), ..Request::new(Method::AcceptLoss) };
+    let LossAccepted { lost, failed } = call(&mut connection, &request)?;
+    if daemon.json {
+        print(&format!("{:#}\n", json!({ "lost": lost, "failed": failed })));
+    } else if let Some(failed) = failed {
+        print(&format!("the failure of LUN {lun} of {target} is no problem any more ({failed})\n"));
+    } else {
+        let lost = lost.unwrap_or_default();
+        print(&format!("LUN {lun} of {target} can be flushed again; what it lost stays lost ({lost})\n"));
+    }
+    Ok(())
+}
+
 pub(crate) fn snapshot(args: &SnapshotArgs) -> Result<(), Failure> {
     if !args.and.is_empty() {
         return snapshots(args);
@@ -162,16 +187,19 @@ pub(crate) fn clone(args: CloneArgs) -> Result<(), Failure> {
     let CloneArgs { lun, file, settings, to, daemon } = args;
     let file = absolute(&file)?;
     let how = ChangeArgs { dry_run: false, socket: daemon.socket.clone(), json: daemon.json };
+    let to = to.unwrap_or_else(|| lun.target.clone());
+    let reserved = change::bound_luns(&how, &to)?;
     let edit = Edit::CloneLun {
         target: lun.target.clone(),
         lun: lun.lun,
-        to: to.unwrap_or_else(|| lun.target.clone()),
+        to,
         path: file.display().to_string(),
         settings,
+        reserved,
     };
     let open = || {
-        let target = Target::open(&how, LockedFile::open)?;
-        let candidate = candidate(&edit, "lun clone", false, target.file())?;
+        let mut target = Target::open(&how, LockedFile::open)?;
+        let candidate = candidate(&edit, "lun clone", false, &target.source()?)?;
         Ok((target, candidate))
     };
     // Mistakes are told before the file is made. That can take longer than the daemon waits for a client.

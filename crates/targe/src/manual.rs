@@ -1,6 +1,9 @@
 //! `targe completions` and `targe man`: the files that packages install, generated from the definitions that
 //! `--help` prints.
 
+mod config_page;
+mod examples;
+
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -52,6 +55,7 @@ fn write_pages(dir: &Path) -> io::Result<()> {
     let mut command = Cli::command();
     // Without it, subcommands do not know their full names.
     command.build();
+    fs::write(dir.join(config_page::NAME), config_page::page())?;
     write_page(dir, &command)
 }
 
@@ -85,8 +89,28 @@ fn page(command: &clap::Command) -> io::Result<Vec<u8>> {
     if visible_subcommands(command).next().is_some() {
         man.render_subcommands_section(&mut page)?;
     }
+    example_section(command).to_writer(&mut page)?;
     closing_sections(command).to_writer(&mut page)?;
     Ok(page)
+}
+
+/// Returns the section with examples: those of the command, or those of its group that begin with its name.
+fn example_section(command: &clap::Command) -> Roff {
+    let mut roff = Roff::new();
+    let page = name(command);
+    let words = format!("{} ", page.replace('-', " "));
+    let group = page.rsplit_once('-').map_or(&[][..], |(group, _)| examples::of(group));
+    let all: Vec<_> = match examples::of(page) {
+        [] => group.iter().filter(|(line, _)| line.starts_with(&words)).collect(),
+        own => own.iter().collect(),
+    };
+    if !all.is_empty() {
+        roff.control("SH", ["EXAMPLES"]);
+    }
+    for (line, meaning) in all {
+        roff.control("TP", []).text([bold(*line)]).text([roman(*meaning)]);
+    }
+    roff
 }
 
 /// Returns the sections that all pages have at their end.
@@ -132,6 +156,7 @@ mod tests {
         command.build();
         let mut expected = BTreeSet::new();
         names(&command, &mut expected);
+        expected.insert(config_page::NAME.to_owned());
         assert_eq!(written, expected);
         for page in ["targe.1", "targe-serve.1", "targe-luks-format.1", "targe-man.1"] {
             assert!(written.contains(page), "{page}");
@@ -139,6 +164,27 @@ mod tests {
         // The page says what the help says, and leaves out what it hides.
         assert!(serve.contains("\\-\\-config"), "{serve}");
         assert!(serve.contains("EXIT STATUS") && !serve.contains("ephemeral"), "{serve}");
+    }
+
+    #[test]
+    fn every_command_has_examples_that_the_command_line_takes() {
+        let mut command = Cli::command();
+        command.build();
+        for subcommand in visible_subcommands(&command) {
+            assert!(!examples::of(name(subcommand)).is_empty(), "{} has no example", name(subcommand));
+        }
+        for (page, examples) in examples::EXAMPLES {
+            for (line, meaning) in *examples {
+                let words = line.split_whitespace().take_while(|word| !["<", ">"].contains(word));
+                let words = words.map(|word| word.trim_matches('\''));
+                let parsed = Cli::command().try_get_matches_from(words);
+                assert!(parsed.is_ok(), "{line}: {}", parsed.unwrap_err());
+                let command = page.replace('-', " ");
+                assert!(line.starts_with(&command) && meaning.ends_with('.'), "{page}: {line}: {meaning}");
+            }
+        }
+        let lun = command.find_subcommand("lun").and_then(|lun| lun.find_subcommand("resize")).unwrap();
+        assert!(example_section(lun).to_roff().contains("40G"));
     }
 
     #[test]

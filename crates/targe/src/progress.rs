@@ -2,6 +2,9 @@
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How often the line is redrawn.
@@ -9,6 +12,7 @@ const EVERY: Duration = Duration::from_millis(200);
 
 /// The cells of the bar.
 const CELLS: u64 = 30;
+const CELLS_LEN: usize = 30;
 
 /// A line on stderr that shows how much is done.
 #[derive(Debug)]
@@ -52,6 +56,54 @@ impl Drop for Progress {
             eprint!("\r\x1b[K");
         }
     }
+}
+
+/// A line on stderr that shows how much of a time has passed, on a terminal only. Dropping this clears it.
+#[derive(Debug)]
+pub(crate) struct TimeBar(Option<(Arc<AtomicBool>, JoinHandle<()>)>);
+
+impl TimeBar {
+    /// Starts the line.
+    pub(crate) fn start(total: Duration) -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self(None);
+        }
+        let (ended, start) = (Arc::new(AtomicBool::new(false)), Instant::now());
+        let end = Arc::clone(&ended);
+        let draw = move || {
+            while !end.load(Ordering::Acquire) {
+                eprint!("\r\x1b[K{}", time_line(start.elapsed(), total));
+                let _ = std::io::stderr().flush();
+                std::thread::park_timeout(EVERY);
+            }
+            eprint!("\r\x1b[K");
+        };
+        // Without a thread there is no line.
+        let thread = std::thread::Builder::new().name("progress".to_owned()).spawn(draw).ok();
+        Self(thread.map(|thread| (ended, thread)))
+    }
+}
+
+impl Drop for TimeBar {
+    fn drop(&mut self) {
+        if let Some((ended, thread)) = self.0.take() {
+            ended.store(true, Ordering::Release);
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+fn time_line(passed: Duration, total: Duration) -> String {
+    let share = |of: f64| (of * passed.as_secs_f64() / total.as_secs_f64().max(1e-9)).min(of);
+    let full = "#".repeat(CELLS_LEN).chars().take(whole(share(to_f64(CELLS)))).collect::<String>();
+    let left = total.saturating_sub(passed).as_secs_f64();
+    format!("[{full:<CELLS_LEN$}] {:3.0} % {left:.0} s left", share(100.0).floor())
+}
+
+/// Returns the whole part of a number from 0 to the cells of the bar.
+fn whole(cells: f64) -> usize {
+    (1..=CELLS).filter(|cell| to_f64(*cell) <= cells).count()
 }
 
 fn line(done: u64, total: Option<u64>, took: Duration) -> String {
@@ -101,6 +153,16 @@ pub(crate) const fn to_f64(count: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_line_of_a_time_is_full_at_its_end() {
+        let ten = Duration::from_secs(10);
+        let bar = |cells: usize| format!("[{}{}]", "#".repeat(cells), " ".repeat(30 - cells));
+        assert_eq!(time_line(Duration::ZERO, ten), format!("{}   0 % 10 s left", bar(0)));
+        assert_eq!(time_line(Duration::from_millis(5_000), ten), format!("{}  50 % 5 s left", bar(15)));
+        assert_eq!(time_line(Duration::from_secs(60), ten), format!("{} 100 % 0 s left", bar(30)));
+        assert_eq!(time_line(Duration::ZERO, Duration::ZERO), format!("{}   0 % 0 s left", bar(0)));
+    }
 
     #[test]
     fn a_line_tells_share_rate_and_what_is_left() {

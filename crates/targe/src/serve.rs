@@ -2,13 +2,15 @@
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
-use daemon::config::{Auth, AuthMethods, Environment, Flags, HyperScsiService, Medium, Target, show_size};
+use daemon::config::{Environment, Flags, HyperScsiService, Medium, Target, UnitIndex, show_size};
 use daemon::serve::{Ended, ServeError, Started, serve};
 
 use crate::Failure;
 use crate::cli::ServeArgs;
 use crate::shell::quoted;
+use crate::ways_in::WayIn;
 
 /// The most targets that are listed at the start; `targe status` lists all.
 const TARGETS_SHOWN_MAX: usize = 8;
@@ -31,13 +33,15 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
         log_format: args.log_format,
         http: args.http,
         http_token: args.http_token_file,
+        strict: args.strict,
     };
     let around = Environment::from_process().map_err(|error| Failure::Failed(error.to_string()))?;
     let temporary = flags.state_dir.clone().filter(|_| args.ephemeral);
     if args.ephemeral {
         end_with_stdin()?;
     }
-    let served = serve(flags, around, |started| show(&banner(started)));
+    let sockets = around.sockets();
+    let served = serve(flags, around, |started| show(&banner(started, &sockets)));
     if let Some(directory) = temporary.filter(|_| !is_in_use(&served)) {
         // The program that made it may have removed it already.
         let _ = std::fs::remove_dir_all(directory);
@@ -75,8 +79,9 @@ fn show(banner: &str) {
     }
 }
 
-/// Returns the banner: the targets that are served, and how to use them.
-fn banner(started: &Started) -> String {
+/// Returns the banner: the targets that are served, and how to use them. `sockets` are those at which the
+/// other commands look for a daemon.
+fn banner(started: &Started, sockets: &[PathBuf]) -> String {
     let mut text = String::new();
     let interfaces = started.config.hyperscsi.iter().flat_map(|frames| &frames.interfaces);
     let listening: Vec<String> =
@@ -111,7 +116,14 @@ fn banner(started: &Started) -> String {
         let _ = write!(text, "{}", ways_over_ether(&started.config.targets, frames));
     }
     if let Some((target, portal)) = first_way_in(started) {
-        let _ = write!(text, "{}", ways_to_use(target, &portal));
+        let medium = |unit: UnitIndex| started.config.units.get(unit.0).map(|unit| &unit.medium);
+        let tls = target
+            .portals
+            .first()
+            .and_then(|at| started.config.portals.get(*at))
+            .is_some_and(|portal| portal.tls.is_some());
+        let way = WayIn { targe: &own_name(), target, portal: &portal, tls, medium: &medium };
+        let _ = write!(text, "{}", way.lines());
     }
     if let Some(address) = started.http {
         let scheme = if started.config.http.as_ref().is_some_and(|http| http.tls.is_some()) {
@@ -123,6 +135,14 @@ fn banner(started: &Started) -> String {
             writeln!(text, "\nStatus page: {scheme}://{address}/ (metrics: {scheme}://{address}/metrics)");
     }
     let _ = writeln!(text, "\nState is kept in {}. Ctrl-C stops.", started.config.state_dir.display());
+    let socket = &started.config.admin_socket;
+    if !sockets.contains(socket) {
+        let _ = writeln!(
+            text,
+            "Ask this daemon with: targe status --socket {}",
+            quoted(&socket.display().to_string())
+        );
+    }
     text
 }
 
@@ -168,31 +188,6 @@ fn ways_over_ether(targets: &[Target], frames: &HyperScsiService) -> String {
 fn own_name() -> String {
     let first = std::env::args().next().filter(|name| !name.is_empty());
     quoted(&first.unwrap_or_else(|| "targe".to_owned()))
-}
-
-fn ways_to_use(target: &Target, portal: &str) -> String {
-    let targe = own_name();
-    let name = &target.name;
-    let user = match &target.auth {
-        Auth::Required(AuthMethods { chap: Some(chap), .. }) => format!("{}%SECRET@", chap.user.name),
-        Auth::Required(_) => "USER%PASSWORD@".to_owned(),
-        Auth::None => String::new(),
-    };
-    let lun = target.luns.first().map_or(0, |lun| lun.lun);
-    let url = format!("iscsi://{user}{portal}/{name}/{lun}");
-    format!(
-        "\nLinux (open-iscsi):\n  \
-         sudo iscsiadm --mode discovery --type sendtargets --portal {portal}\n  \
-         sudo iscsiadm --mode node --targetname {name} --portal {portal} --login\n\
-         libiscsi:\n  \
-         iscsi-ls --show-luns iscsi://{user}{portal}\n  \
-         iscsi-inq {url}\n\
-         QEMU:\n  \
-         qemu-img info {url}\n  \
-         qemu-system-x86_64 -drive file={url},format=raw,if=virtio\n\
-         targe:\n  \
-         {targe} bench {url} --random\n"
-    )
 }
 
 #[cfg(test)]

@@ -162,7 +162,10 @@ impl Tape {
 
     fn failure(&mut self, error: &Error) -> Failure {
         let cause = match (self.folder.error.take(), error) {
-            (Some(cause), Error::WriteLost { .. } | Error::Read(_) | Error::LabelWrite(_)) => {
+            (
+                Some(cause),
+                Error::StorageFull | Error::WriteLost { .. } | Error::Read(_) | Error::LabelWrite(_),
+            ) => {
                 format!(" ({cause})")
             }
             _ => String::new(),

@@ -2,21 +2,36 @@
 //!
 //! An initiator can keep a LUN open over lost connections and new sessions. Its host does not check again
 //! whether the LUN still leads to the disk that it mounted. Therefore a LUN that an I_T nexus has used leads
-//! this nexus to the same disk or to none. Only after the initiator has logged out deliberately may the LUN
-//! lead it to another disk. The owner of the target can store the bindings and restore them after a restart.
+//! this nexus to the same disk or to none.
+//!
+//! Only the initiator can end that, with a logout that nobody but itself caused. An initiator port can have a
+//! session with each target port. If one of them is lost, the initiator continues it there later. So the LUNs
+//! may lead to other disks only after the latest session of each target port ended with such a logout. The
+//! owner of the target can store the bindings and restore them after a restart.
+//!
+//! A target port that the target no longer has (its portal was removed, or the tag of its portal group was
+//! changed) cannot be logged out of, so the bindings do not wait for it. They become a *former record* then,
+//! which no longer concerns the target ports through which the initiator has logged out. It still holds for
+//! all other ones, because the initiator may continue a lost session when the portal is back.
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 
+use base::fairness::largest_holder;
+use base::time::{Duration, Instant};
+use device::contract::RelativePort;
 use scsi::lun::Lun;
 
-use crate::nexus::{NexusEntry, NexusName, TargetNumber};
+use crate::nexus::{InitiatorOfNexus, NexusEntry, NexusName, TargetNumber};
 use crate::units::DiskId;
 
-/// How many I_T nexuses without a session are remembered. The one that lost its session first is forgotten
-/// first: if its initiator reconnects, its LUNs lead to the disks of the configuration at that time.
+/// How many I_T nexuses without a session are remembered. Beyond it, one is forgotten of the initiator that
+/// has most of them with the target that has most, so that no initiator makes the target forget those of
+/// others: the one that lost its session first. If the initiator reconnects, its LUNs lead to the disks of
+/// the configuration at that time.
 const LOST_MAX: usize = 4096;
 
 /// How many LUNs of I_T nexuses without a session are remembered: 16 for each nexus on average, 64 bytes
@@ -32,72 +47,425 @@ pub struct NexusBindings {
     pub initiator_port: Box<[u8]>,
     /// The realm of the initiator's name, if it has one.
     pub realm: Option<Box<str>>,
+    /// The target ports whose latest session has not ended with the initiator's own logout. Empty if they are
+    /// not known: one such logout is enough then.
+    pub target_ports: Vec<RelativePort>,
+    /// The target ports that a former record does not concern, because the initiator has logged out through
+    /// them; `None` if the record is no former one.
+    pub released_ports: Option<Vec<RelativePort>>,
+    /// Whether it is not known which LUNs the I_T nexus has used. Every LUN that is not in `luns` leads it to
+    /// no disk then.
+    pub is_sealed: bool,
     /// The disk that the I_T nexus has used under each LUN.
     pub luns: Vec<(u16, DiskId)>,
+    /// How long ago it lost its last session; `None` if it has one, or if that is not known.
+    pub lost_for: Option<Duration>,
+}
+
+impl NexusBindings {
+    /// Returns the I_T nexus that they belong to.
+    fn name(&self) -> NexusName {
+        let Self { target, initiator_port, realm, .. } = self;
+        let realm = realm.as_deref().map(Into::into);
+        NexusName { target: *target, initiator_port: (**initiator_port).into(), realm }
+    }
+
+    /// Returns whether the record concerns sessions with a target port.
+    pub fn concerns(&self, port: RelativePort) -> bool {
+        self.released_ports.as_ref().is_none_or(|released| !released.contains(&port))
+    }
+}
+
+/// The result of [`crate::target::Target::forget_bindings`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forgotten {
+    /// How many records were removed.
+    pub records: usize,
+    /// How many records stay because their initiator port has a session.
+    pub in_use: usize,
 }
 
 /// The bindings of all I_T nexuses.
 #[derive(Debug, Default)]
 pub(crate) struct Bindings {
+    /// Whether an I_T nexus without a record is sealed, because records were lost.
+    seals_unknown: bool,
     /// How often a binding was made or forgotten.
     changes: u64,
+    /// How often an I_T nexus lost its last session, or began one again.
+    session_changes: u64,
+    /// The ports of each target at present.
+    target_ports: BTreeMap<TargetNumber, BTreeSet<RelativePort>>,
     nexuses: BTreeMap<NexusName, Bound>,
-    /// The I_T nexuses without a session, in the order in which they lost it.
-    lost: BTreeMap<u64, NexusName>,
-    /// How many LUNs the nexuses in `lost` have used.
-    lost_luns: usize,
+    /// The former records.
+    former: BTreeMap<NexusName, Bound>,
+    lost: LostRecords,
+    /// How many records were forgotten because there were too many without a session.
+    evictions: u64,
+}
+
+/// The records without a session, in the order in which they lost it.
+#[derive(Debug, Default)]
+struct LostRecords {
+    /// Those that are forgotten if there are too many.
+    records: BTreeMap<u64, (NexusName, RecordKind)>,
+    /// The same records, by target and initiator.
+    by_initiator: BTreeMap<(TargetNumber, InitiatorOfNexus), LostOfInitiator>,
+    /// How many LUNs these have.
+    luns: usize,
+    /// Those whose initiator port had a session when they were stored, or may have had one. The port comes
+    /// back as soon as it has noticed the restart, so they are not forgotten. There are at most as many as
+    /// the earlier process had sessions; if the next one restores them, it knows for how long they had none.
+    awaited: BTreeMap<u64, (NexusName, RecordKind)>,
     losses: u64,
+}
+
+/// The records without a session of one initiator with one target.
+#[derive(Debug, Default)]
+struct LostOfInitiator {
+    /// The keys of the records, and how many LUNs each has.
+    records: BTreeMap<u64, usize>,
+    luns: usize,
+}
+
+impl LostRecords {
+    /// Adds a record with so many LUNs, and returns its key.
+    fn add(&mut self, record: (NexusName, RecordKind), luns: usize, is_awaited: bool) -> u64 {
+        self.losses += 1;
+        if is_awaited {
+            self.awaited.insert(self.losses, record);
+            return self.losses;
+        }
+        let held = self.by_initiator.entry((record.0.target, record.0.initiator())).or_default();
+        held.records.insert(self.losses, luns);
+        held.luns = held.luns.saturating_add(luns);
+        self.luns = self.luns.saturating_add(luns);
+        self.records.insert(self.losses, record);
+        self.losses
+    }
+
+    fn remove(&mut self, key: u64) -> Option<(NexusName, RecordKind)> {
+        if let Some(record) = self.awaited.remove(&key) {
+            return Some(record);
+        }
+        let record = self.records.remove(&key)?;
+        if let Entry::Occupied(mut entry) = self.by_initiator.entry((record.0.target, record.0.initiator())) {
+            let held = entry.get_mut();
+            let luns = held.records.remove(&key).unwrap_or(0);
+            held.luns = held.luns.saturating_sub(luns);
+            self.luns = self.luns.saturating_sub(luns);
+            if held.records.is_empty() {
+                entry.remove();
+            }
+        }
+        Some(record)
+    }
+
+    /// Removes and returns a record if there are too many.
+    fn pop_excess(&mut self) -> Option<(NexusName, RecordKind)> {
+        let by_luns = self.luns > LOST_LUNS_MAX;
+        if !by_luns && self.records.len() <= LOST_MAX {
+            return None;
+        }
+        let weight = |held: &LostOfInitiator| if by_luns { held.luns } else { held.records.len() };
+        let held = || self.by_initiator.iter();
+        let most = largest_holder(held().map(|((target, _), held)| (*target, weight(held))))?;
+        let of_target = held().filter(|((target, _), _)| *target == most);
+        // Of initiators that have as many, the one with the oldest record.
+        let first = |held: &LostOfInitiator| held.records.keys().next().copied();
+        let (_, largest) = of_target.max_by_key(|(_, held)| (weight(held), Reverse(first(held))))?;
+        let oldest = first(largest)?;
+        self.remove(oldest)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RecordKind {
+    Present,
+    Former,
 }
 
 #[derive(Debug, Default)]
 struct Bound {
     luns: BTreeMap<u16, DiskId>,
-    /// How many sessions the nexus has: at most one for each portal group.
-    sessions: usize,
-    /// The key of the nexus in `lost`, if it has no session.
-    lost_at: Option<u64>,
+    is_sealed: bool,
+    /// The target ports through which the initiator may still use the LUNs, and how many sessions it has
+    /// with each: one, or none after a session that did not end with the initiator's own logout.
+    ports: BTreeMap<RelativePort, usize>,
+    /// The target ports whose latest session ended with the initiator's own logout.
+    released: BTreeSet<RelativePort>,
+    /// Since when it has no session.
+    lost_at: Option<Loss>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Loss {
+    /// The key of the record in [`LostRecords`].
+    key: u64,
+    /// When the record was added to those without a session.
+    since: Instant,
+    /// How long the nexus had no session then.
+    before: Duration,
+}
+
+impl Bound {
+    /// Returns whether the initiator may have used a LUN.
+    fn has_bindings(&self) -> bool {
+        self.is_sealed || !self.luns.is_empty()
+    }
+
+    fn has_session(&self) -> bool {
+        self.ports.values().any(|sessions| *sessions > 0)
+    }
+
+    /// Returns the disk that was used under a LUN; [`DiskId::UNKNOWN`] if it may be any.
+    fn disk_of(&self, number: u16) -> Option<DiskId> {
+        self.luns.get(&number).copied().or_else(|| self.is_sealed.then_some(DiskId::UNKNOWN))
+    }
+
+    /// Returns whether a former record concerns sessions with a target port.
+    fn concerns(&self, port: RelativePort) -> bool {
+        !self.released.contains(&port)
+    }
+
+    fn describe(&self, now: Instant, name: &NexusName, kind: RecordKind) -> NexusBindings {
+        let is_former = kind == RecordKind::Former;
+        NexusBindings {
+            target: name.target,
+            initiator_port: (*name.initiator_port).into(),
+            realm: name.realm.as_deref().map(Into::into),
+            target_ports: self.ports.keys().copied().collect(),
+            released_ports: is_former.then(|| self.released.iter().copied().collect()),
+            is_sealed: self.is_sealed,
+            luns: self.luns.iter().map(|(number, disk)| (*number, *disk)).collect(),
+            lost_for: self.lost_at.map(|loss| now.since(loss.since).saturating_add(loss.before)),
+        }
+    }
+
+    /// Adds another record of the same I_T nexus. A LUN under which the two have different disks leads to
+    /// none.
+    fn agree_with(&mut self, other: Self) {
+        self.is_sealed |= other.is_sealed;
+        for (number, disk) in other.luns {
+            if *self.luns.entry(number).or_insert(disk) != disk {
+                self.luns.remove(&number);
+                self.is_sealed = true;
+            }
+        }
+        self.ports.extend(other.ports);
+        self.released.retain(|port| other.released.contains(port));
+    }
+
+    /// Adds the LUNs of an older former record. It concerns every port that one of both concerns.
+    fn join(&mut self, older: Self) {
+        self.is_sealed |= older.is_sealed;
+        for (number, disk) in older.luns {
+            // Which of two disks a host has open through which port is not recorded.
+            self.is_sealed |= *self.luns.entry(number).or_insert(disk) != disk;
+        }
+        if self.is_sealed {
+            self.luns.clear();
+        }
+        self.ports.extend(older.ports);
+        self.released.retain(|port| older.released.contains(port));
+    }
 }
 
 impl Bindings {
-    /// Records that a session of an I_T nexus begins.
-    pub(crate) fn session_begins(&mut self, name: &NexusName) {
-        let bound = self.nexuses.entry(name.clone()).or_default();
-        bound.sessions += 1;
-        if let Some(at) = bound.lost_at.take() {
-            self.lost.remove(&at);
-            self.lost_luns = self.lost_luns.saturating_sub(bound.luns.len());
+    /// Replaces the ports of all targets. Claims of other ports end nothing and prevent nothing.
+    pub(crate) fn set_target_ports(&mut self, ports: BTreeMap<TargetNumber, BTreeSet<RelativePort>>) {
+        self.target_ports = ports;
+    }
+
+    /// Returns whether a target has a port.
+    fn has_port(&self, target: TargetNumber, port: RelativePort) -> bool {
+        self.target_ports.get(&target).is_none_or(|ports| ports.contains(&port))
+    }
+
+    /// Records that a session of an I_T nexus with a target port begins. It takes the place of an earlier one
+    /// with the same port.
+    pub(crate) fn session_begins(&mut self, name: &NexusName, port: RelativePort) {
+        let is_sealed = self.seals_unknown;
+        let bound = self.nexuses.entry(name.clone());
+        let bound = bound.or_insert_with(|| Bound { is_sealed, ..Bound::default() });
+        let is_new = !bound.ports.contains_key(&port);
+        *bound.ports.entry(port).or_default() += 1;
+        bound.released.remove(&port);
+        self.changes += u64::from(is_new && bound.has_bindings());
+        if let Some(loss) = bound.lost_at.take() {
+            self.lost.remove(loss.key);
+            self.session_changes += 1;
+        }
+        if let Some(former) = self.former.get_mut(name).filter(|former| former.concerns(port)) {
+            self.changes += u64::from(!former.ports.contains_key(&port));
+            *former.ports.entry(port).or_default() += 1;
+            if let Some(loss) = former.lost_at.take() {
+                self.lost.remove(loss.key);
+            }
         }
     }
 
-    /// Records that a session of an I_T nexus has ended. `deliberately` is whether its initiator has logged
-    /// out and so no longer uses the LUNs.
-    pub(crate) fn session_ended(&mut self, name: &NexusName, deliberately: bool) {
+    /// Records that a session of an I_T nexus with a target port has ended. `deliberately` is whether its
+    /// initiator has logged out by its own decision and so no longer uses the LUNs through this port.
+    pub(crate) fn session_ended(
+        &mut self,
+        now: Instant,
+        name: &NexusName,
+        port: RelativePort,
+        deliberately: bool,
+    ) {
         let Some(bound) = self.nexuses.get_mut(name) else { return };
-        bound.sessions = bound.sessions.saturating_sub(1);
-        if bound.sessions > 0 {
+        let mut is_released = false;
+        if let Some(sessions) = bound.ports.get_mut(&port) {
+            *sessions = sessions.saturating_sub(1);
+            is_released = *sessions == 0 && deliberately;
+            // A nexus without bindings has used no LUN through this port.
+            if is_released || *sessions == 0 && !bound.has_bindings() {
+                bound.ports.remove(&port);
+                self.changes += u64::from(bound.has_bindings());
+            }
+        }
+        if is_released {
+            bound.released.insert(port);
+        }
+        let (has_session, is_claimed) = (bound.has_session(), !bound.ports.is_empty());
+        self.session_ended_of_former(now, name, port, is_released);
+        if has_session {
             return;
         }
-        if deliberately || bound.luns.is_empty() {
-            self.changes += u64::from(!bound.luns.is_empty());
+        if !is_claimed {
             self.nexuses.remove(name);
-            return;
+        } else if is_released && self.claims(name).next().is_none() {
+            self.retire(now, name);
+        } else {
+            self.lose(now, name);
         }
-        self.lose(name);
     }
 
-    /// Remembers an I_T nexus that has no session, and forgets the oldest ones beyond the limits.
-    fn lose(&mut self, name: &NexusName) {
-        let Some(bound) = self.nexuses.get_mut(name) else { return };
-        self.losses += 1;
-        bound.lost_at = Some(self.losses);
-        self.lost_luns = self.lost_luns.saturating_add(bound.luns.len());
-        self.lost.insert(self.losses, name.clone());
-        while self.lost.len() > LOST_MAX || self.lost_luns > LOST_LUNS_MAX {
-            let Some((_, oldest)) = self.lost.pop_first() else { break };
-            let luns = self.nexuses.remove(&oldest).map_or(0, |bound| bound.luns.len());
-            self.lost_luns = self.lost_luns.saturating_sub(luns);
+    /// Returns the target ports that the target has, and whose latest session has not ended with the
+    /// initiator's own logout.
+    fn claims(&self, name: &NexusName) -> impl Iterator<Item = RelativePort> {
+        let ports = self.nexuses.get(name).into_iter().flat_map(|bound| bound.ports.keys().copied());
+        ports.filter(|port| self.has_port(name.target, *port))
+    }
+
+    /// Returns the target ports through which an initiator has to log out before a LUN can lead it to another
+    /// disk than before, if it has a session with a target port.
+    pub(crate) fn claims_on(&self, name: &NexusName, port: RelativePort, number: u16) -> Vec<RelativePort> {
+        let former = self.former.get(name).filter(|former| former.concerns(port));
+        match former.and_then(|former| former.disk_of(number)) {
+            Some(_) => alloc::vec![port],
+            None => self.claims(name).collect(),
+        }
+    }
+
+    /// Records in the former record of an I_T nexus that a session with a target port has ended.
+    fn session_ended_of_former(
+        &mut self,
+        now: Instant,
+        name: &NexusName,
+        port: RelativePort,
+        is_released: bool,
+    ) {
+        let Some(former) = self.former.get_mut(name).filter(|former| former.concerns(port)) else { return };
+        if let Some(sessions) = former.ports.get_mut(&port) {
+            *sessions = sessions.saturating_sub(1);
+        }
+        if is_released {
+            former.ports.remove(&port);
+            former.released.insert(port);
             self.changes += 1;
         }
+        if former.ports.is_empty() {
+            self.remove_former(name);
+        } else if !former.has_session() && former.lost_at.is_none() {
+            self.add_lost(now, name, RecordKind::Former, Some(Duration::ZERO));
+        }
+    }
+
+    /// Makes the record of an I_T nexus a former one.
+    fn retire(&mut self, now: Instant, name: &NexusName) {
+        let Some(mut bound) = self.nexuses.remove(name) else { return };
+        if let Some(older) = self.remove_former(name) {
+            bound.join(older);
+        }
+        self.former.insert(name.clone(), bound);
+        self.add_lost(now, name, RecordKind::Former, Some(Duration::ZERO));
+        self.changes += 1;
+    }
+
+    fn remove_present(&mut self, name: &NexusName) -> Option<Bound> {
+        let bound = self.nexuses.remove(name)?;
+        self.is_no_longer_lost(&bound);
+        Some(bound)
+    }
+
+    fn remove_former(&mut self, name: &NexusName) -> Option<Bound> {
+        let former = self.former.remove(name)?;
+        self.is_no_longer_lost(&former);
+        Some(former)
+    }
+
+    /// Takes a record that was just removed out of those without a session.
+    fn is_no_longer_lost(&mut self, removed: &Bound) {
+        if let Some(loss) = removed.lost_at {
+            self.lost.remove(loss.key);
+        }
+    }
+
+    /// Remembers an I_T nexus that has no session.
+    fn lose(&mut self, now: Instant, name: &NexusName) {
+        self.session_changes += 1;
+        self.add_lost(now, name, RecordKind::Present, Some(Duration::ZERO));
+    }
+
+    /// Adds a record to those without a session, and forgets some beyond the limits. `before` is
+    /// how long the nexus had no session before; `None` if it had one until now, or if that is not known.
+    fn add_lost(&mut self, now: Instant, name: &NexusName, kind: RecordKind, before: Option<Duration>) {
+        let records = match kind {
+            RecordKind::Present => &mut self.nexuses,
+            RecordKind::Former => &mut self.former,
+        };
+        let Some(bound) = records.get_mut(name) else { return };
+        let key = self.lost.add((name.clone(), kind), bound.luns.len(), before.is_none());
+        bound.lost_at = Some(Loss { key, since: now, before: before.unwrap_or_default() });
+        while let Some((oldest, kind)) = self.lost.pop_excess() {
+            match kind {
+                RecordKind::Present => self.nexuses.remove(&oldest),
+                RecordKind::Former => self.former.remove(&oldest),
+            };
+            self.changes += 1;
+            self.evictions += 1;
+        }
+    }
+
+    /// Removes the records of wanted I_T nexuses that have no session.
+    pub(crate) fn forget(&mut self, is_wanted: impl Fn(&NexusBindings) -> bool) -> Forgotten {
+        let records = self.all(Instant::ORIGIN).filter(|record| is_wanted(record));
+        let names: BTreeSet<NexusName> = records.map(|record| record.name()).collect();
+        let mut forgotten = Forgotten::default();
+        for name in names {
+            if self.nexuses.get(&name).is_some_and(Bound::has_session) {
+                forgotten.in_use += 1;
+                continue;
+            }
+            forgotten.records += usize::from(self.remove_present(&name).is_some());
+            forgotten.records += usize::from(self.remove_former(&name).is_some());
+            self.changes += 1;
+        }
+        forgotten
+    }
+
+    /// Removes all records of a target, also those of I_T nexuses with a session, and returns them in the
+    /// order of [`Self::all`].
+    pub(crate) fn take(&mut self, now: Instant, target: TargetNumber) -> Vec<NexusBindings> {
+        let taken: Vec<NexusBindings> = self.all(now).filter(|record| record.target == target).collect();
+        for name in taken.iter().map(NexusBindings::name) {
+            self.remove_present(&name);
+            self.remove_former(&name);
+            self.changes += 1;
+        }
+        taken
     }
 
     /// Returns how often a binding was made or forgotten.
@@ -105,29 +473,77 @@ impl Bindings {
         self.changes
     }
 
-    /// Returns all bindings: first those of I_T nexuses without a session, in the order in which they lost
-    /// it, then the others.
-    pub(crate) fn all(&self) -> impl Iterator<Item = NexusBindings> {
-        let lost = self.lost.values().filter_map(|name| self.nexuses.get_key_value(name));
-        let live = self.nexuses.iter().filter(|(_, bound)| bound.lost_at.is_none() && !bound.luns.is_empty());
-        lost.chain(live).map(|(name, bound)| NexusBindings {
-            target: name.target,
-            initiator_port: (*name.initiator_port).into(),
-            realm: name.realm.as_deref().map(Into::into),
-            luns: bound.luns.iter().map(|(number, disk)| (*number, *disk)).collect(),
+    /// Returns how many records were forgotten because there were too many without a session.
+    pub(crate) const fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    /// Returns how often an I_T nexus lost its last session, or began one again.
+    pub(crate) const fn session_changes(&self) -> u64 {
+        self.session_changes
+    }
+
+    /// Returns all bindings: first the records without a session, in the order in which they lost it, then
+    /// the others.
+    pub(crate) fn all(&self, now: Instant) -> impl Iterator<Item = NexusBindings> {
+        let live = self.nexuses.iter().filter(|(_, bound)| bound.lost_at.is_none() && bound.has_bindings());
+        let live = live.map(move |(name, bound)| bound.describe(now, name, RecordKind::Present));
+        let former = self.former.iter().filter(|(_, bound)| bound.lost_at.is_none());
+        let former = former.map(move |(name, bound)| bound.describe(now, name, RecordKind::Former));
+        self.lost(now).chain(live).chain(former)
+    }
+
+    /// Returns the records without a session, in the order in which they lost it.
+    pub(crate) fn lost(&self, now: Instant) -> impl Iterator<Item = NexusBindings> {
+        self.lost.records.values().chain(self.lost.awaited.values()).filter_map(move |(name, kind)| {
+            let records = match kind {
+                RecordKind::Present => &self.nexuses,
+                RecordKind::Former => &self.former,
+            };
+            records.get(name).map(|bound| bound.describe(now, name, *kind))
         })
     }
 
-    /// Restores the bindings of an I_T nexus that has no session. Bindings that it has already stay.
-    pub(crate) fn restore(&mut self, saved: NexusBindings) {
-        let NexusBindings { target, initiator_port, realm, luns } = saved;
-        let name = NexusName { target, initiator_port: initiator_port.into(), realm: realm.map(Into::into) };
-        if self.nexuses.contains_key(&name) || luns.is_empty() {
+    /// Restores the bindings of an I_T nexus that has no session. Bindings of a nexus with a session stay as
+    /// they are. If two records of one nexus name different disks under a LUN, the LUN leads to none: nothing
+    /// shows which of them the host has open.
+    pub(crate) fn restore(&mut self, now: Instant, saved: NexusBindings) {
+        let name = saved.name();
+        let NexusBindings { target_ports, released_ports, is_sealed, luns, lost_for, .. } = saved;
+        let (records, kind) = match &released_ports {
+            None => (&self.nexuses, RecordKind::Present),
+            Some(_) => (&self.former, RecordKind::Former),
+        };
+        let luns = luns.into_iter().collect();
+        let ports = target_ports.into_iter().map(|port| (port, 0)).collect();
+        let released = released_ports.into_iter().flatten().collect();
+        let mut bound = Bound { luns, is_sealed, ports, released, lost_at: None };
+        if !bound.has_bindings() || records.get(&name).is_some_and(Bound::has_session) {
             return;
         }
-        let luns = luns.into_iter().collect();
-        self.nexuses.insert(name.clone(), Bound { luns, sessions: 0, lost_at: None });
-        self.lose(&name);
+        let known = match kind {
+            RecordKind::Present => self.remove_present(&name),
+            RecordKind::Former => self.remove_former(&name),
+        };
+        if let Some(known) = known {
+            bound.agree_with(known);
+        }
+        let records = match kind {
+            RecordKind::Present => &mut self.nexuses,
+            RecordKind::Former => &mut self.former,
+        };
+        records.insert(name.clone(), bound);
+        self.add_lost(now, &name, kind, lost_for);
+    }
+
+    /// Seals the I_T nexuses that have no record when their next session begins, because records were lost.
+    pub(crate) const fn seal_unknown(&mut self) {
+        self.seals_unknown = true;
+    }
+
+    /// Returns whether it is not known which LUNs an I_T nexus has used.
+    pub(crate) fn is_sealed(&self, name: &NexusName) -> bool {
+        self.nexuses.get(name).is_some_and(|bound| bound.is_sealed)
     }
 
     /// Records that an I_T nexus uses a disk under a LUN. An existing binding stays.
@@ -140,6 +556,15 @@ impl Bindings {
         }
     }
 
+    /// Records that an I_T nexus whose session another process hands over uses a disk under a LUN. If its
+    /// former record has a disk there, the LUN belongs to that record alone.
+    pub(crate) fn rebind(&mut self, name: &NexusName, port: RelativePort, number: u16, disk: DiskId) {
+        let former = self.former.get(name).filter(|former| former.concerns(port));
+        if former.is_none_or(|former| former.disk_of(number).is_none()) {
+            self.bind(name, number, disk);
+        }
+    }
+
     /// Binds a LUN that an I_T nexus uses for the first time.
     pub(crate) fn record(&mut self, nexus: &mut NexusEntry, lun: Lun) {
         if let Some((number, disk)) = nexus.bind_lun(lun) {
@@ -147,110 +572,14 @@ impl Bindings {
         }
     }
 
-    /// Returns the disk that an I_T nexus has used under a LUN.
-    pub(crate) fn disk_of(&self, name: &NexusName, number: u16) -> Option<DiskId> {
-        self.nexuses.get(name)?.luns.get(&number).copied()
+    /// Returns the disk that an I_T nexus has used under a LUN, if it has a session with a target port;
+    /// [`DiskId::UNKNOWN`] if it may be any.
+    pub(crate) fn disk_of(&self, name: &NexusName, port: RelativePort, number: u16) -> Option<DiskId> {
+        let former = self.former.get(name).filter(|former| former.concerns(port));
+        let present = || self.nexuses.get(name).and_then(|bound| bound.disk_of(number));
+        former.and_then(|former| former.disk_of(number)).or_else(present)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use alloc::rc::Rc;
-
-    use super::*;
-    use crate::nexus::TargetNumber;
-
-    fn name(port: u32) -> NexusName {
-        NexusName { target: TargetNumber(0), initiator_port: Rc::from(port.to_be_bytes()), realm: None }
-    }
-
-    #[test]
-    fn a_binding_outlives_a_lost_session_and_falls_with_a_deliberate_end() {
-        let mut bindings = Bindings::default();
-        bindings.session_begins(&name(1));
-        bindings.bind(&name(1), 0, DiskId(7));
-        bindings.bind(&name(1), 0, DiskId(8));
-        assert_eq!(bindings.disk_of(&name(1), 0), Some(DiskId(7)));
-        bindings.session_ended(&name(1), false);
-        assert_eq!(bindings.disk_of(&name(1), 0), Some(DiskId(7)));
-        bindings.session_begins(&name(1));
-        assert_eq!(bindings.disk_of(&name(1), 0), Some(DiskId(7)));
-        bindings.session_ended(&name(1), true);
-        assert_eq!(bindings.disk_of(&name(1), 0), None);
-        assert!(bindings.nexuses.is_empty() && bindings.lost.is_empty());
-    }
-
-    #[test]
-    fn a_second_session_of_the_same_port_keeps_the_bindings() {
-        let mut bindings = Bindings::default();
-        bindings.session_begins(&name(1));
-        bindings.session_begins(&name(1));
-        bindings.bind(&name(1), 0, DiskId(7));
-        bindings.session_ended(&name(1), true);
-        assert_eq!(bindings.disk_of(&name(1), 0), Some(DiskId(7)));
-        bindings.session_ended(&name(1), true);
-        assert_eq!(bindings.disk_of(&name(1), 0), None);
-    }
-
-    #[test]
-    fn bindings_are_restored_for_nexuses_without_a_session_until_a_deliberate_end() {
-        let mut bindings = Bindings::default();
-        for port in 1..=3 {
-            bindings.session_begins(&name(port));
-            bindings.bind(&name(port), 5, DiskId(port.into()));
-        }
-        bindings.session_ended(&name(2), false);
-        assert_eq!(bindings.changes(), 3, "a lost session changes no binding");
-        let saved: Vec<_> = bindings.all().collect();
-        assert_eq!(saved.iter().map(|one| one.luns[0].1.0).collect::<Vec<_>>(), [2, 1, 3]);
-
-        let mut restored = Bindings::default();
-        restored.session_begins(&name(3));
-        restored.bind(&name(3), 5, DiskId(9));
-        saved.iter().cloned().for_each(|one| restored.restore(one));
-        assert_eq!(restored.disk_of(&name(1), 5), Some(DiskId(1)));
-        assert_eq!(restored.disk_of(&name(3), 5), Some(DiskId(9)), "what is known already stays");
-        restored.session_begins(&name(1));
-        restored.bind(&name(1), 5, DiskId(8));
-        assert_eq!(restored.disk_of(&name(1), 5), Some(DiskId(1)));
-        let before = restored.changes();
-        restored.session_ended(&name(1), true);
-        assert_eq!(restored.disk_of(&name(1), 5), None);
-        assert_eq!(restored.changes(), before + 1);
-        assert_eq!(restored.all().count(), 2);
-    }
-
-    #[test]
-    fn who_lost_its_session_longest_ago_is_forgotten_first_and_who_has_one_never() {
-        let mut bindings = Bindings::default();
-        bindings.session_begins(&name(0));
-        bindings.bind(&name(0), 0, DiskId(1));
-        for port in 1..=u32::try_from(LOST_MAX).unwrap() + 1 {
-            bindings.session_begins(&name(port));
-            bindings.bind(&name(port), 0, DiskId(1));
-            bindings.session_ended(&name(port), false);
-        }
-        assert_eq!(bindings.disk_of(&name(0), 0), Some(DiskId(1)));
-        assert_eq!(bindings.disk_of(&name(1), 0), None);
-        assert_eq!(bindings.disk_of(&name(2), 0), Some(DiskId(1)));
-        assert_eq!((bindings.lost.len(), bindings.lost_luns), (LOST_MAX, LOST_MAX));
-    }
-
-    #[test]
-    fn nexuses_with_many_luns_count_for_as_many() {
-        let mut bindings = Bindings::default();
-        for port in 0..5 {
-            bindings.session_begins(&name(port));
-            for number in 0..16_384 {
-                bindings.bind(&name(port), number, DiskId(1));
-            }
-            bindings.session_ended(&name(port), false);
-        }
-        assert_eq!(bindings.disk_of(&name(0), 0), None);
-        assert_eq!(bindings.lost_luns, LOST_LUNS_MAX);
-        for port in 1..5 {
-            bindings.session_begins(&name(port));
-        }
-        assert_eq!((bindings.lost.len(), bindings.lost_luns), (0, 0));
-    }
-}
+mod tests;

@@ -250,7 +250,7 @@ impl Target {
         for (lun, unit, is_used) in luns {
             let unit = usize::try_from(*unit).ok().and_then(|at| units.get(at)).ok_or(RestoreError::Lun)?;
             if let Some(disk) = self.units.disk_of(*unit).filter(|_| *is_used) {
-                self.bindings.bind(&entry.name, *lun, disk);
+                self.bindings.rebind(&entry.name, entry.target_port(), *lun, disk);
             }
         }
         let map = entry.entries();

@@ -34,7 +34,7 @@ impl IdleLimiters {
 
     /// Returns the limiter of the initiator of a nexus, which is kept no longer.
     pub(crate) fn take(&mut self, of: &NexusEntry) -> Option<Rc<RefCell<Limiter>>> {
-        let at = self.kept.iter().position(|(info, _)| of.is_of(info))?;
+        let at = self.kept.iter().position(|(info, _)| of.shares_limit_with(info))?;
         self.kept.remove(at).map(|(_, limiter)| limiter)
     }
 }

@@ -1,5 +1,6 @@
 //! I_T nexuses: which session sees which logical unit under which LUN.
 
+use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
@@ -7,6 +8,7 @@ use core::cell::RefCell;
 use device::contract::{Access, Nexus, NexusId, RelativePort};
 use device::rate_limit::{LimitStats, Limiter, RateLimit};
 use scsi::lun::Lun;
+use scsi::transport_id::PROTOCOL_ISCSI;
 use security::Level;
 use transport::target::SessionId;
 
@@ -30,6 +32,9 @@ pub struct NexusInfo {
     /// The realm within which the initiator's name is unique, such as a HyperSCSI group: initiators of one
     /// name in two realms are two initiators. `None` for names that are unique everywhere.
     pub realm: Option<Rc<str>>,
+    /// The user as whom the initiator has authenticated, if it had to. An initiator chooses its name, so the
+    /// limit of a session with a user is that of the user.
+    pub user: Option<Rc<str>>,
     /// The target port that the session reaches.
     pub target_port: RelativePort,
     /// Whether the transport carries QUERY TASK, QUERY TASK SET, QUERY ASYNCHRONOUS EVENT and I_T NEXUS RESET
@@ -48,6 +53,20 @@ pub(crate) struct NexusName {
     pub(crate) initiator_port: Rc<[u8]>,
     /// The realm of the session: any initiator of a realm can claim any name within it.
     pub(crate) realm: Option<Rc<str>>,
+}
+
+/// What the initiator ports of one initiator have in common: the realm, and the TransportID up to the ISID.
+pub(crate) type InitiatorOfNexus = (Option<Rc<str>>, Box<[u8]>);
+
+impl NexusName {
+    /// Returns the initiator.
+    pub(crate) fn initiator(&self) -> InitiatorOfNexus {
+        let port: &[u8] = &self.initiator_port;
+        // An iSCSI name has no comma. The TransportID of another protocol has no ISID.
+        let is_iscsi = port.first().is_some_and(|format| format & 0x0f == PROTOCOL_ISCSI);
+        let name = if is_iscsi { port.split(|byte| *byte == b',').next() } else { None };
+        (self.realm.clone(), name.unwrap_or(port).into())
+    }
 }
 
 /// One row of the LUN map of an I_T nexus.
@@ -190,6 +209,17 @@ impl NexusEntry {
         (own.target, &own.realm, &own.initiator) == (other.target, &other.realm, &other.initiator)
     }
 
+    /// Returns whether this nexus and another one share a limit: they are of one user, or of one initiator if
+    /// neither has a user, and at the same target.
+    pub(crate) fn shares_limit_with(&self, other: &NexusInfo) -> bool {
+        let own = &self.info;
+        let of_one = match (&own.user, &other.user) {
+            (None, None) => own.initiator == other.initiator,
+            (own, other) => own == other,
+        };
+        of_one && (own.target, &own.realm) == (other.target, &other.realm)
+    }
+
     /// Returns what the transport knows of the nexus.
     pub(crate) const fn info(&self) -> &NexusInfo {
         &self.info
@@ -206,17 +236,17 @@ impl NexusEntry {
         self.info.target_port
     }
 
-    /// Replaces the LUN map. `bound` returns the disk that a nexus has used under a LUN. Returns whether the
-    /// map changed.
+    /// Replaces the LUN map. `bound` returns the disk that a nexus has used under a LUN, if it has a session
+    /// with a target port. Returns whether the map changed.
     pub(crate) fn remap(
         &mut self,
         entries: impl IntoIterator<Item = MapEntry>,
-        bound: impl Fn(&NexusName, u16) -> Option<DiskId>,
+        bound: impl Fn(&NexusName, RelativePort, u16) -> Option<DiskId>,
         disk_of: impl Fn(UnitId) -> Option<DiskId>,
     ) -> bool {
         let row = |entry: MapEntry| {
             let disk = disk_of(entry.unit);
-            let binding = match (bound(&self.name, entry.number), disk) {
+            let binding = match (bound(&self.name, self.info.target_port, entry.number), disk) {
                 (Some(opened), Some(disk))
                     if opened == disk || fault_injection::is_injected(Bug::RemapReachesOther) =>
                 {
@@ -322,6 +352,11 @@ impl NexusEntry {
             LunBinding::Unbound => Some(LunLookup::Unbound(row.entry.unit)),
             LunBinding::Withheld => None,
         }
+    }
+
+    /// Returns whether `lun` is in the map, for a request of this level, and has no unit yet.
+    pub(crate) fn awaits_unit(&self, lun: Lun, level: Level) -> bool {
+        self.row_at(lun, level).is_some_and(|row| row.disk.is_none())
     }
 
     /// Returns the unit that `lun` leads a request of this level to.

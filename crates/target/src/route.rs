@@ -3,6 +3,7 @@
 use base::buffer::{Bytes, DataList};
 use base::time::Instant;
 use device::contract::{Command, NexusId, SenseBytes, TaskKey, UnitEvent};
+use device::no_lun::Absence;
 use scsi::cdb::Cdb;
 use scsi::lun::Lun;
 use scsi::sense::{Asc, Sense};
@@ -103,7 +104,10 @@ impl Target {
         }
         let unit = found.map(|(LunLookup::Bound(unit) | LunLookup::Unbound(unit))| unit);
         let Some((id, unit)) = unit.and_then(|id| Some((id, self.units.mark_dirty(id)?))) else {
-            return self.answer_no_lun(nexus, &command, &cdb, transport);
+            let awaited = |entry: &NexusEntry| entry.awaits_unit(lun, command.level);
+            let is_awaited = self.nexuses.get(nexus).is_some_and(awaited);
+            let absence = if is_awaited { Absence::WithoutMedium } else { Absence::NotMapped };
+            return self.answer_no_lun((nexus, absence), &command, &cdb, transport);
         };
         self.owners.own(from, command.task, id, command.data_out);
         let (attribute, priority, level) = (attribute_of(command.attribute), command.priority, command.level);
@@ -115,13 +119,13 @@ impl Target {
     /// Responds to a command for a LUN without a logical unit (SAM-5 §5.11).
     fn answer_no_lun(
         &self,
-        nexus: NexusId,
+        (nexus, absence): (NexusId, Absence),
         command: &services::Command,
         cdb: &Cdb,
         transport: &mut dyn TargetTransport,
     ) {
         let luns = self.nexuses.get(nexus).map(NexusEntry::luns).unwrap_or_default();
-        let answer = device::no_lun::respond(cdb, luns, command.data_in_len);
+        let answer = device::no_lun::respond(cdb, luns, absence, command.data_in_len);
         if !answer.data.is_empty() {
             transport.data_in(command.task, 0, Bytes::copied_from(&answer.data).into());
         }

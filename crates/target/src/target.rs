@@ -1,25 +1,32 @@
 //! The target itself: its sessions and its logical units.
 
+mod limits;
+
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 
 use base::buffer::Bytes;
 use base::time::{Duration, Instant};
-use device::contract::{NexusId, TaskKey, UnitConfig};
+use device::contract::{NexusId, RelativePort, TaskKey, UnitConfig};
 use device::drain::Drain;
 use device::library::{LibraryEvent, LibraryInput};
-use device::rate_limit::{Limiter, RateLimit};
+use device::rate_limit::Limiter;
 use device::removal_obstacle::RemovalObstacle;
 use device::slow_command::SlowCommand;
+use device::space_threshold::SpaceThreshold;
 use device::stats::UnitStats;
 use device::unit::LogicalUnit;
-use device::unit::reservations::ReservationReport;
+use device::unit::reservations::{
+    RemovalError, RemovalProgress, RemovedReservations, ReservationDetails, ReservationRemoval,
+    ReservationReport,
+};
+use scsi::sense::Sense;
 use transport::target::SessionId;
 
-use crate::bindings::{Bindings, NexusBindings};
+use crate::bindings::{Bindings, Forgotten, NexusBindings};
 use crate::idle_limiters::IdleLimiters;
 use crate::nexus::{MapEntry, NexusEntry, NexusInfo, Nexuses, TargetNumber};
 use crate::owners::Owners;
@@ -68,12 +75,19 @@ pub struct UnitReport {
     pub unit: UnitId,
     /// The unit's statistics and state.
     pub stats: UnitStats,
+    /// The capacity in bytes that initiators see: of an encrypted disk without its header, of a writable disc
+    /// what can be read of it.
+    pub capacity: u64,
     /// Whether its medium is loaded.
     pub medium_present: bool,
+    /// Why initiators find it not ready, if they do.
+    pub not_ready: Option<Sense>,
     /// Whether an initiator prevents the removal of its medium.
     pub removal_prevented: bool,
     /// How far its operator's drain is.
     pub drain: Drain,
+    /// Whether a flush has failed, so that acknowledged writes may be lost.
+    pub has_failed_flush: bool,
 }
 
 /// The I_T nexus of a session that ended.
@@ -97,8 +111,12 @@ impl Target {
         map: impl IntoIterator<Item = MapEntry>,
     ) -> NexusId {
         let mut entry = NexusEntry::new(SessionRef { transport, session }, info);
-        self.bindings.session_begins(&entry.name);
-        entry.remap(map, |name, lun| self.bindings.disk_of(name, lun), |unit| self.units.disk_of(unit));
+        self.bindings.session_begins(&entry.name, entry.target_port());
+        entry.remap(
+            map,
+            |name, port, lun| self.bindings.disk_of(name, port, lun),
+            |unit| self.units.disk_of(unit),
+        );
         let id = self.nexuses.insert(entry);
         let Some(entry) = self.nexuses.get(id) else { return id };
         for unit in entry.units() {
@@ -110,7 +128,8 @@ impl Target {
     }
 
     /// Removes the I_T nexus of a session that ended. `deliberately` is whether its initiator has logged out
-    /// and no longer uses the LUNs.
+    /// and no longer uses the LUNs. A logout that this target caused says nothing of that: the initiator may
+    /// log in again with the LUNs still open.
     pub fn session_down(
         &mut self,
         now: Instant,
@@ -120,7 +139,7 @@ impl Target {
     ) -> Option<EndedNexus> {
         let id = nexus_of(transport, session);
         let entry = self.nexuses.remove(id)?;
-        self.bindings.session_ended(&entry.name, deliberately);
+        self.bindings.session_ended(now, &entry.name, entry.target_port(), deliberately);
         self.pending_tmfs.forget(id);
         for unit in entry.units() {
             if let Some(unit) = self.units.mark_dirty(unit) {
@@ -128,28 +147,81 @@ impl Target {
             }
         }
         let limiter = entry.limiter.as_ref();
-        let shares = |other: &NexusEntry| other.limiter.is_some() && other.is_of(entry.info());
-        if let Some(limiter) = limiter.filter(|_| !self.nexuses.iter().any(|(_, other)| shares(other))) {
+        let is_shared = |limiter: &Rc<RefCell<Limiter>>| {
+            let others = self.nexuses.iter().filter_map(|(_, other)| other.limiter.as_ref());
+            others.into_iter().any(|other| Rc::ptr_eq(other, limiter))
+        };
+        if let Some(limiter) = limiter.filter(|limiter| !is_shared(limiter)) {
             self.idle_limiters.keep(now, entry.info().clone(), Rc::clone(limiter));
         }
         Some(EndedNexus { initiator: entry.initiator().into(), target: entry.target() })
     }
 
-    /// Returns how often a binding of an I_T nexus to a disk was made or forgotten, to compare with an
-    /// earlier count.
+    /// Returns how often the result of [`Self::bindings`] has changed, to compare with an earlier count.
     pub const fn binding_changes(&self) -> u64 {
-        self.bindings.changes()
+        self.bindings.changes().saturating_add(self.bindings.session_changes())
+    }
+
+    /// Returns how many records of I_T nexuses without a session were forgotten because there were too many.
+    pub const fn binding_evictions(&self) -> u64 {
+        self.bindings.evictions()
     }
 
     /// Returns the disks that every I_T nexus has used, also those of nexuses without a session.
-    pub fn bindings(&self) -> impl Iterator<Item = NexusBindings> {
-        self.bindings.all()
+    pub fn bindings(&self, now: Instant) -> impl Iterator<Item = NexusBindings> {
+        self.bindings.all(now)
+    }
+
+    /// Replaces the ports of all targets. An initiator has to log out only through those before its LUNs can
+    /// lead it to other disks.
+    pub fn set_target_ports(&mut self, ports: BTreeMap<TargetNumber, BTreeSet<RelativePort>>) {
+        self.bindings.set_target_ports(ports);
+    }
+
+    /// Returns the target ports through which the initiator of an I_T nexus has to log out before a withheld
+    /// LUN leads it to a disk again.
+    pub fn claims_on(&self, id: NexusId, lun: u16) -> Vec<RelativePort> {
+        let entry = self.nexuses.get(id);
+        entry.map_or_else(Vec::new, |entry| self.bindings.claims_on(&entry.name, entry.target_port(), lun))
+    }
+
+    /// Forgets which disks wanted I_T nexuses have used, if they have no session.
+    pub fn forget_bindings(&mut self, is_wanted: impl Fn(&NexusBindings) -> bool) -> Forgotten {
+        self.bindings.forget(is_wanted)
+    }
+
+    /// Removes the bindings of all I_T nexuses of a target, and returns them for another thread that serves
+    /// the target from now on. Sessions with the target that have not ended yet make no bindings any more.
+    pub fn take_bindings(&mut self, now: Instant, target: TargetNumber) -> Vec<NexusBindings> {
+        self.bindings.take(now, target)
     }
 
     /// Restores the bindings of an I_T nexus from before a restart, when it has no session yet: its LUNs lead
     /// it to the disks that it has used, or to none, until its initiator logs out.
-    pub fn restore_bindings(&mut self, saved: NexusBindings) {
-        self.bindings.restore(saved);
+    pub fn restore_bindings(&mut self, now: Instant, saved: NexusBindings) {
+        self.bindings.restore(now, saved);
+    }
+
+    /// Withholds every LUN from an I_T nexus whose next session begins without a record, because records of
+    /// bindings were lost: nobody knows which LUNs it has used.
+    pub const fn seal_unknown_nexuses(&mut self) {
+        self.bindings.seal_unknown();
+    }
+
+    /// Returns whether every LUN is withheld from an I_T nexus because its record cannot be read.
+    pub fn is_sealed(&self, id: NexusId) -> bool {
+        self.nexuses.get(id).is_some_and(|entry| self.bindings.is_sealed(&entry.name))
+    }
+
+    /// Returns the I_T nexuses that have used LUNs and have no session now, in the order in which they lost
+    /// it.
+    pub fn lost_nexuses(&self, now: Instant) -> impl Iterator<Item = NexusBindings> {
+        self.bindings.lost(now)
+    }
+
+    /// Returns the disk of a unit; `None` if there is no such unit.
+    pub fn disk_of(&self, unit: UnitId) -> Option<DiskId> {
+        self.units.disk_of(unit)
     }
 
     /// Returns every I_T nexus, in the order of transports and of the numbers there.
@@ -176,7 +248,11 @@ impl Target {
     pub fn remap(&mut self, now: Instant, id: NexusId, map: impl IntoIterator<Item = MapEntry>) -> bool {
         let Some(entry) = self.nexuses.get_mut(id) else { return false };
         let (before, disks) = (entry.units(), entry.disks());
-        if !entry.remap(map, |name, lun| self.bindings.disk_of(name, lun), |unit| self.units.disk_of(unit)) {
+        if !entry.remap(
+            map,
+            |name, port, lun| self.bindings.disk_of(name, port, lun),
+            |unit| self.units.disk_of(unit),
+        ) {
             return false;
         }
         let (after, moved) = (entry.units(), disks != entry.disks());
@@ -214,7 +290,7 @@ pub struct SessionsBeside {
     pub replaceable: bool,
 }
 
-/// Limits of initiators.
+/// Sessions of initiators.
 impl Target {
     /// Returns the sessions of a target, as far as they count for another one of this initiator port.
     pub fn sessions_beside(&self, info: &NexusInfo) -> SessionsBeside {
@@ -226,50 +302,6 @@ impl Target {
             beside.replaceable |= is_own && entry.info().initiator_port == info.initiator_port;
         }
         beside
-    }
-
-    /// Sets the limit of the initiator of an I_T nexus. All its nexuses at the same target share the limit,
-    /// over all units, and so do those of its earlier sessions until what they used up is saved up again.
-    /// Commands that wait do so under the new limit.
-    pub fn limit_initiator(&mut self, now: Instant, id: NexusId, limit: RateLimit) {
-        let Some(entry) = self.nexuses.get(id) else { return };
-        let known = match entry.limiter.clone() {
-            Some(own) => Some(own),
-            None => {
-                let mut others = self.nexuses.iter().map(|(_, other)| other);
-                let found = others.find(|other| other.limiter.is_some() && other.is_of(entry.info()));
-                found.and_then(|other| other.limiter.clone()).or_else(|| self.idle_limiters.take(entry))
-            }
-        };
-        let limiter = match known {
-            None if limit.is_none() => return,
-            None => Rc::new(RefCell::new(Limiter::new(now, limit))),
-            Some(limiter) => limiter,
-        };
-        let (is_new, has_changed) = (entry.limiter.is_none(), limiter.borrow().limit() != limit);
-        if has_changed {
-            limiter.borrow_mut().change(now, limit);
-        }
-        if let Some(entry) = self.nexuses.get_mut(id) {
-            entry.limiter = Some(limiter);
-        }
-        if has_changed || is_new {
-            self.report_limit(now, id, has_changed);
-        }
-    }
-
-    /// Notifies the units of a nexus of its limiter, and those of the others that share it.
-    fn report_limit(&mut self, now: Instant, id: NexusId, to_others: bool) {
-        let Some(entry) = self.nexuses.get(id) else { return };
-        let shares = |other: &NexusEntry| other.limiter.is_some() && other.is_of(entry.info());
-        let nexuses = self.nexuses.iter().filter(|(nexus, other)| *nexus == id || to_others && shares(other));
-        for (nexus, other) in nexuses {
-            for unit in other.units() {
-                if let (Some(nexus), Some(unit)) = (other.seen_by(nexus, unit), self.units.mark_dirty(unit)) {
-                    unit.nexus_limited(now, nexus);
-                }
-            }
-        }
     }
 }
 
@@ -288,7 +320,7 @@ impl Target {
             if let Some(entry) = self.nexuses.get_mut(nexus) {
                 entry.remap(
                     entry.entries(),
-                    |name, lun| self.bindings.disk_of(name, lun),
+                    |name, port, lun| self.bindings.disk_of(name, port, lun),
                     |unit| self.units.disk_of(unit),
                 );
             }
@@ -341,6 +373,27 @@ impl Target {
     pub fn withhold_medium(&mut self, now: Instant, id: UnitId, withheld: bool) {
         if let Some(unit) = self.units.mark_dirty(id) {
             unit.withhold_medium(now, withheld);
+        }
+    }
+
+    /// Records when the storage of a unit counts as short, and whether it is short.
+    pub fn set_space_threshold(&mut self, now: Instant, id: UnitId, threshold: SpaceThreshold) {
+        if let Some(unit) = self.units.mark_dirty(id) {
+            unit.set_space_threshold(now, threshold);
+        }
+    }
+
+    /// Records that writes to the medium of a unit are lost.
+    pub fn record_lost_writes(&mut self, now: Instant, id: UnitId) {
+        if let Some(unit) = self.units.mark_dirty(id) {
+            unit.record_lost_writes(now);
+        }
+    }
+
+    /// Lets the flushes of a unit succeed again: its operator accepts what is lost.
+    pub fn accept_lost_writes(&mut self, now: Instant, id: UnitId) {
+        if let Some(unit) = self.units.mark_dirty(id) {
+            unit.accept_lost_writes(now);
         }
     }
 
@@ -448,11 +501,37 @@ impl Target {
         let report = |(unit, lu): (UnitId, &LogicalUnit)| UnitReport {
             unit,
             stats: lu.stats(),
+            capacity: lu.capacity().0 << lu.block_size().shift(),
             medium_present: lu.is_medium_present(),
+            not_ready: lu.not_ready(),
             removal_prevented: lu.is_removal_prevented(),
             drain: lu.drain(),
+            has_failed_flush: lu.has_failed_flush(),
         };
         self.units.iter().map(report).collect()
+    }
+
+    /// Returns every reservation and registration of a unit.
+    pub fn reservation_details(&self, id: UnitId) -> Option<ReservationDetails> {
+        self.units.get(id).map(LogicalUnit::reservation_details)
+    }
+
+    /// Removes reservations and registrations of a unit for its operator
+    /// ([`LogicalUnit::remove_reservations`]); `None` if there is no such unit.
+    pub fn remove_reservations(
+        &mut self,
+        now: Instant,
+        id: UnitId,
+        selection: ReservationRemoval,
+        is_forced: bool,
+    ) -> Option<Result<RemovedReservations, RemovalError>> {
+        let unit = self.units.mark_dirty(id)?;
+        Some(unit.remove_reservations(now, selection, is_forced))
+    }
+
+    /// Returns how far the last removal of reservations of a unit is.
+    pub fn removal_progress(&self, id: UnitId) -> Option<RemovalProgress> {
+        self.units.get(id).map(LogicalUnit::removal_progress)
     }
 
     /// Returns the reservations of the units that have any.

@@ -27,6 +27,9 @@ impl UnitId {
 pub struct DiskId(pub u64);
 
 impl DiskId {
+    /// Stands for a disk that is not known. No unit has it.
+    pub const UNKNOWN: Self = Self(u64::MAX);
+
     /// Returns the identifier of a disk that is always the same one under its unit number.
     pub const fn of_unit(unit: UnitId) -> Self {
         Self(1 << 63 | unit.0 as u64)

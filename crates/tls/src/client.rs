@@ -12,8 +12,8 @@ use crate::{ClientSettings, TlsError};
 
 /// Connects to `peer`, whose certificate must be for `name`, and starts the thread that relays. `patience`
 /// limits the TCP connection. Returns the local socket, and the address of this end of the TCP connection.
-/// If the local socket is closed while bytes for the peer are held, the connection is reset and they are
-/// dropped: a write that was given up must not reach the peer later.
+/// If the local socket is closed, or this process ends, before the peer has acknowledged every byte, the
+/// connection is reset and what is left is dropped: a write that was given up must not reach the peer later.
 /// This waits for the network: it is not for a thread of a reactor.
 ///
 /// # Errors

@@ -23,7 +23,7 @@ pub enum TlsError {
     /// A file contains no private key in PEM form.
     #[error("{} contains no private key in PEM form", .0.display())]
     NoKey(PathBuf),
-    /// Others than the owner may read the file of the private key.
+    /// Others than the owner, or root and a group, may read the file of the private key.
     #[error("others than its owner may read {}, which contains a private key; chmod 600 it", .0.display())]
     KeyReadable(PathBuf),
     /// The certificate or the key cannot be used: they do not belong together, or their kind is unknown.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags};
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, Connection, Error, KeyLog, ServerConfig, ServerConnection};
 use zeroize::Zeroizing;
 
@@ -94,7 +94,18 @@ impl Handshake {
     ///
     /// # Errors
     /// [`TlsError`]. The other end has received an alert, if there is one for the error.
-    pub(crate) fn complete(mut self) -> Result<Relay, TlsError> {
+    pub(crate) fn complete(self) -> Result<Relay, TlsError> {
+        self.complete_and(|_| ()).map(|(relay, ())| relay)
+    }
+
+    /// Completes the handshake, and passes the certificate of the other end to `look`, if it has sent one.
+    ///
+    /// # Errors
+    /// As [`Self::complete`].
+    pub(crate) fn complete_and<T>(
+        mut self,
+        look: impl FnOnce(Option<&CertificateDer<'_>>) -> T,
+    ) -> Result<(Relay, T), TlsError> {
         let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
         // The last flight of a server is only sent after its handshake is complete.
         while self.tls.is_handshaking() || self.tls.wants_write() {
@@ -114,7 +125,8 @@ impl Handshake {
                 self.wait_for_network(left)?;
             }
         }
-        self.relay()
+        let seen = look(self.tls.peer_certificates().and_then(<[_]>::first));
+        Ok((self.relay()?, seen))
     }
 
     /// Returns whether a whole record has been received, or one that rustls refuses by its header.

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod acceptor;
+mod certified;
 mod chunk;
 mod client;
 mod error;
@@ -40,6 +41,7 @@ mod tests;
 use std::time::Duration;
 
 pub use acceptor::{Acceptor, Pauser, Serve};
+pub use certified::CertifiedNames;
 pub use client::connect;
 pub use error::TlsError;
 pub use moved::MovedRelay;

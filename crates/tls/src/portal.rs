@@ -86,12 +86,13 @@ impl Portal {
         let serve = move |network: io::Result<TcpStream>, peer| {
             let settings = current.lock().unwrap_or_else(PoisonError::into_inner).clone();
             match network.map_err(TlsError::from).and_then(|network| accept(network, peer, &settings)) {
-                Ok((relay, accepted, theirs)) => {
+                Ok(Admitted { relay, accepted, theirs, names }) => {
                     let registered = registry.register();
                     deliver(Ok(accepted));
                     registered.delivered();
                     // The reactor sees its end of the pair close, whatever the reason.
                     drop(relay.run(theirs.into(), Some(&registered)));
+                    drop(names);
                 }
                 Err(why) => deliver(Err(Refused { peer, why })),
             }
@@ -138,13 +139,29 @@ impl Portal {
     }
 }
 
+/// A connection whose handshake is complete, before it is delivered.
+struct Admitted {
+    relay: Relay,
+    accepted: Accepted,
+    /// The relay's end of the local socket.
+    theirs: UnixStream,
+    /// The names in the certificate of the initiator, which are known for as long as this is kept.
+    names: Option<Arc<[String]>>,
+}
+
+/// Completes the handshake of a connection. The names in the certificate of the initiator come with it, if
+/// anyone asks for them.
 fn accept(
     network: TcpStream,
     peer: SocketAddr,
     Current { settings, generation }: &Current,
-) -> Result<(Relay, Accepted, UnixStream), TlsError> {
+) -> Result<Admitted, TlsError> {
     let local = network.local_addr()?;
-    let relay = Handshake::of_server(&settings.config, network)?.complete()?;
+    let handshake = Handshake::of_server(&settings.config, network)?;
+    let known = settings.client_names();
+    let (relay, names) =
+        handshake.complete_and(|certificate| known.map(|known| known.record(local, peer, certificate)))?;
     let (socket, theirs) = UnixStream::pair()?;
-    Ok((relay, Accepted { socket, local, peer, generation: *generation }, theirs))
+    let accepted = Accepted { socket, local, peer, generation: *generation };
+    Ok(Admitted { relay, accepted, theirs, names })
 }

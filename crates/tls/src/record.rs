@@ -176,6 +176,8 @@ impl RecordLayer {
                 self.count_fruitless()
             }
             ALERT => match content {
+                // RFC 8446 §5.4: an alert without content ends the connection with unexpected_message.
+                [] => Err(Violation::UnexpectedMessage),
                 [_, CLOSE_NOTIFY] => Ok(Received::Closed),
                 // The alert that ends the connection follows it.
                 [_, USER_CANCELED] => self.count_fruitless(),

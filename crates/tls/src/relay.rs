@@ -40,7 +40,7 @@ pub(crate) struct Relay {
     /// Records that are not sent, from this index on.
     unsent: Vec<u8>,
     unsent_at: usize,
-    /// Whether the end of the local connection drops what the network has not taken.
+    /// Whether the end of the local connection drops what the other end has not acknowledged.
     drops_at_end: bool,
 }
 
@@ -149,21 +149,36 @@ impl Relay {
         }
     }
 
-    /// Relays for an initiator. When it resets its connection, or closes it while bytes for the target are
-    /// held here, the connection to the target is reset: a write of an initiator that has gone must not reach
-    /// the target later, when another path may have written there.
+    /// Relays for an initiator. The connection to the target is reset however it ends, also with this
+    /// process, unless the initiator closes it after the target has acknowledged every byte: a write of an
+    /// initiator that has gone must not reach the target later, when another path may have written there.
     ///
     /// # Errors
-    /// As [`Self::run`].
+    /// As [`Self::run`], and `ConnectionReset` if bytes for the target are dropped.
     pub(crate) fn run_for_initiator(mut self, local: OwnedFd) -> io::Result<()> {
         self.drops_at_end = true;
+        // From here on, whatever closes the connection resets it.
+        sockopt::set_socket_linger(&self.network, Some(Duration::ZERO))?;
         let network = self.network.try_clone()?;
         let ended = self.run(local, None);
-        if matches!(&ended, Err(why) if why.kind() == ErrorKind::ConnectionReset) {
-            // If the option cannot be set, the connection closes in order.
-            let _ = sockopt::set_socket_linger(&network, Some(Duration::ZERO));
+        if ended.is_ok() {
+            sockopt::set_socket_linger(&network, None)?;
         }
         ended
+    }
+
+    /// Returns the socket of the network, to look at its queue.
+    #[cfg(test)]
+    pub(crate) fn network_for_tests(&self) -> TcpStream {
+        self.network.try_clone().unwrap()
+    }
+
+    /// Fails if the end of the local connection drops what the target has not acknowledged.
+    fn check_acknowledged(&self) -> io::Result<()> {
+        if self.drops_at_end && drivers::unreceived::bytes(&self.network)? > 0 {
+            return Err(ErrorKind::ConnectionReset.into());
+        }
+        Ok(())
     }
 
     /// Sleeps until a socket is ready for what this relay can do, or it is to pause. Returns whether it is,
@@ -273,6 +288,7 @@ impl Relay {
                 match self.outgoing.read_from(local)? {
                     Taken::Bytes | Taken::Nothing => {}
                     Taken::End => {
+                        self.check_acknowledged()?;
                         self.outgoing_ended = true;
                         self.layer.seal_close_notify(&mut self.unsent).map_err(failed)?;
                     }

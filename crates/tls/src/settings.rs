@@ -2,18 +2,20 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::fs::OFlags;
 use rustls::client::Resumption;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
+use security::secret_access::FileAccess;
 
-use crate::TlsError;
+use crate::{CertifiedNames, TlsError};
 
 /// The longest file of certificates or keys, in bytes: the bundle of a system has some 200 KiB.
 const FILE_LEN_MAX: u64 = 4 << 20;
@@ -29,11 +31,13 @@ pub struct ServerSettings {
     pub(crate) config: Arc<ServerConfig>,
     chain: Arc<[CertificateDer<'static>]>,
     client_authorities: Arc<[CertificateDer<'static>]>,
+    client_names: Option<Arc<CertifiedNames>>,
 }
 
 impl PartialEq for ServerSettings {
     fn eq(&self, other: &Self) -> bool {
-        (&self.chain, &self.client_authorities) == (&other.chain, &other.client_authorities)
+        (&self.chain, &self.client_authorities, self.client_names.is_some())
+            == (&other.chain, &other.client_authorities, other.client_names.is_some())
     }
 }
 
@@ -68,7 +72,24 @@ impl ServerSettings {
             builder.with_single_cert(chain.clone(), key).map_err(|why| unusable(certificate, &why))?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(Self { config: Arc::new(config), chain: chain.into(), client_authorities: accepted.into() })
+        Ok(Self {
+            config: Arc::new(config),
+            chain: chain.into(),
+            client_authorities: accepted.into(),
+            client_names: None,
+        })
+    }
+
+    /// Makes the portal record the names in the certificates of its connections in `names`. Settings that
+    /// replace others must have the same record: connections outlive settings.
+    #[must_use]
+    pub fn with_client_names(self, names: &Arc<CertifiedNames>) -> Self {
+        Self { client_names: Some(Arc::clone(names)), ..self }
+    }
+
+    /// Returns the names in the certificates of the connections, if the portal knows them.
+    pub const fn client_names(&self) -> Option<&Arc<CertifiedNames>> {
+        self.client_names.as_ref()
     }
 }
 
@@ -125,8 +146,13 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let text = contents(path, |metadata| {
-        let is_private = metadata.mode() & 0o077 == 0;
-        if is_private { Ok(()) } else { Err(TlsError::KeyReadable(path.to_owned())) }
+        let (owner, group) = (metadata.uid(), metadata.gid());
+        let access = FileAccess { owner, group, mode: metadata.mode() & 0o777 };
+        if access.is_confidential(rustix::process::geteuid().as_raw()) {
+            Ok(())
+        } else {
+            Err(TlsError::KeyReadable(path.to_owned()))
+        }
     })?;
     PrivateKeyDer::from_pem_slice(&text).map_err(|_| TlsError::NoKey(path.to_owned()))
 }
@@ -137,8 +163,14 @@ fn contents(
     check: impl FnOnce(&fs::Metadata) -> Result<(), TlsError>,
 ) -> Result<Vec<u8>, TlsError> {
     let failed = |why: io::Error| TlsError::File { path: path.to_owned(), why };
-    let file = File::open(path).map_err(failed)?;
-    check(&file.metadata().map_err(failed)?)?;
+    // Opening a pipe would wait for its writer.
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(failed(io::Error::other("it is not a regular file")));
+    }
+    check(&metadata)?;
     let mut text = Vec::new();
     file.take(FILE_LEN_MAX).read_to_end(&mut text).map_err(failed)?;
     Ok(text)

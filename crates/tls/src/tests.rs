@@ -503,6 +503,38 @@ fn a_peer_that_takes_nothing_does_not_keep_a_connection_that_the_portal_has_ende
     }
 }
 
+#[test]
+fn what_only_tcp_holds_is_dropped_with_the_connection_that_gave_it_up() {
+    let files = Files::new();
+    let (_portal, address, delivered) = portal(files.server("target", None).unwrap());
+    let (mut initiator, near) = UnixStream::pair().unwrap();
+    let (relay, _) = connect_relay(address, "127.0.0.1", &files.client("authority", None), PATIENCE).unwrap();
+    let network = relay.network_for_tests();
+    rustix::net::sockopt::set_socket_send_buffer_size(&network, 4 << 20).unwrap();
+    let relay = std::thread::spawn(move || relay.run_for_initiator(near.into()));
+    let mut target = delivered.recv_timeout(PATIENCE).unwrap().unwrap().socket;
+    let arrives = |socket: &dyn Fn() -> usize| {
+        let until = Instant::now() + Duration::from_millis(200);
+        while socket() > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        socket() == 0
+    };
+    let (bytes, mut written) = (vec![7; 64 << 10], 0);
+    // The target receives nothing until every buffer on the way is full, and what follows stays with TCP.
+    while arrives(&|| drivers::unreceived::bytes(&network).unwrap()) {
+        initiator.write_all(&bytes).unwrap();
+        written += bytes.len();
+        assert!(arrives(&|| drivers::unreceived::bytes(&initiator).unwrap()), "the relay holds something");
+    }
+    drop((initiator, network));
+    assert_eq!(relay.join().unwrap().unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+    let mut got = Vec::new();
+    // The connection was reset, so the target may find an error instead of the end.
+    let _ = target.read_to_end(&mut got);
+    assert!(got.len() < written, "{} of {written} bytes reached the target", got.len());
+}
+
 /// Writes until every buffer on the way is full. On a busy machine, the relay may not run for a while before.
 fn fill(end: &mut UnixStream) -> usize {
     end.set_write_timeout(Some(Duration::from_secs(3))).unwrap();
@@ -511,4 +543,27 @@ fn fill(end: &mut UnixStream) -> usize {
         written += len;
     }
     written
+}
+
+#[test]
+fn the_names_in_the_certificate_of_a_connection_are_known_while_it_lasts() {
+    const NAMED: &str = "iqn.2026-11.com.example:named";
+    let files = Files::new();
+    let names = Arc::default();
+    let read = || files.server("target", Some("named-authority")).unwrap().with_client_names(&names);
+    let (_portal, address, delivered) = portal(read());
+    // The settings of a configuration that is read later know the connection, too.
+    let known = Arc::clone(read().client_names().unwrap());
+    let connection = dial(address, "127.0.0.1", &files.client("authority", Some("named"))).unwrap();
+    let accepted = delivered.recv_timeout(PATIENCE).unwrap().unwrap();
+    let has = |name: &str| known.contain(accepted.local, accepted.peer, name);
+    assert!(has(NAMED) && has("iqn.2026-11.com.example:OTHER"));
+    assert!(!has("iqn.2026-11.com.example:name") && !has("localhost") && !has(""));
+    assert!(!known.contain(accepted.peer, accepted.local, NAMED), "another connection");
+    drop((connection, accepted.socket));
+    let end = Instant::now() + PATIENCE;
+    while known.contain(accepted.local, accepted.peer, NAMED) {
+        assert!(Instant::now() < end, "the connection has ended");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }

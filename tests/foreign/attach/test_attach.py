@@ -107,7 +107,7 @@ def test_nbd_target_killed_and_restarted_under_fio(server):
                         "--size=128m", "--loops=4", "--rate=50m")
         kill_and_restart(server, disk, fio)
         finish_fio(fio, disk)
-        expect("requests wait" in disk.said(), "it says nothing of the lost target")
+        expect("no path to the target: the connection was lost: " in disk.said(), "it does not say how it lost the target")
         expect(disk.detach() == 0, "detaches")
 
 
@@ -178,6 +178,21 @@ def test_nbd_replaces_stale_sockets_only(server):
     code, said = refused(disk.command())
     os.remove(disk.place)
     expect(code == 1 and "not a socket" in said, f"on a file it ends with {code}: {said}")
+
+
+def test_nbd_clients_never_continue_on_another_disk(server):
+    with Attached(server, "nbd") as disk, socket.socket(socket.AF_UNIX) as client:
+        client.connect(disk.place)
+        expect(client.recv(8, socket.MSG_WAITALL) == b"NBDMAGIC", "the client is connected")
+        expect(disk.detach() == 0, "detaches")
+    code, said = refused(Attached(server, "nbd", units=(1,)).command())
+    expect(code == 1 and f"remove {disk.place}.disk" in said, f"another disk at the same socket ends with {code}: {said}")
+    with Attached(server, "nbd") as disk:
+        expect(disk.detach() == 0, "detaches")
+    os.remove(f"{disk.place}.disk")
+    with Attached(server, "nbd", units=(1,)) as disk:
+        expect(disk.detach() == 0, "detaches")
+    expect(not os.path.exists(f"{disk.place}.disk"), "the key is left although no client was there")
 
 
 def test_nbd_refuses_what_cannot_be(server):

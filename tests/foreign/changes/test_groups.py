@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -11,7 +12,7 @@ import pytest
 
 import servers
 from changes.daemon import Daemon
-from changes.test_luns import BLOCK, BLOCKS, HEAD, MIB, PART, WAIT_S, Writer, done, lun, pattern, reflinks, refused, wait_for, written
+from changes.test_luns import BLOCK, BLOCKS, HEAD, MIB, PART, WAIT_S, Writer, done, fill, lun, reflinks, refused, wait_for, written
 from serving import add_verdict
 from verdicts import expect, same
 
@@ -46,6 +47,7 @@ class Stream(threading.Thread):
     def __init__(self, urls, at):
         super().__init__(daemon=True)
         self.at, self.acknowledged, self.wrong, self.ends = at, [0, 0], None, threading.Event()
+        self.source = tempfile.NamedTemporaryFile()
         self.processes = [subprocess.Popen(["qemu-io", "-f", "raw", "-t", "none", url], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                            stderr=subprocess.STDOUT, text=True, bufsize=1, preexec_fn=servers.die_with_parent) for url in urls]
 
@@ -53,7 +55,8 @@ class Stream(threading.Thread):
         while not self.ends.is_set():
             for side, process in enumerate(self.processes):
                 number = self.acknowledged[side]
-                process.stdin.write(f"write -P {pattern(number)} {self.at + number % BLOCKS * BLOCK} {BLOCK}\n")
+                fill(self.source, number)
+                process.stdin.write(f"write -s {self.source.name} {self.at + number % BLOCKS * BLOCK} {BLOCK}\n")
                 while "wrote" not in (line := process.stdout.readline()):
                     if not line or "fail" in line or "rror" in line:
                         self.wrong = line or "qemu-io has ended"

@@ -17,7 +17,7 @@ import servers
 WAIT_S = 60
 SECOND = "iqn.2026-01.com.example:second"
 # The functions of RFC 4171 §4.1.3, and the flags of a whole response of a server.
-REGISTER, DEREGISTER, REGISTER_FOR_CHANGES = 1, 4, 5
+REGISTER, DEREGISTER, REGISTER_FOR_CHANGES, INQUIRY = 1, 4, 5, 0xD
 SERVER_FLAGS = 0x4C00
 
 
@@ -292,3 +292,38 @@ def test_a_server_that_is_not_there_is_told_once_and_found_later(tmp_path, isnsd
         isnsd.start()
         until(lambda: server.iqn in isnsd.nodes(), "the target is registered")
         assert server.log_of_this_run().count("connection refused") == 1
+
+
+def attributes(payload):
+    """The attributes of a message, as tags and values."""
+    while payload:
+        tag, length = struct.unpack(">II", payload[:8])
+        yield tag, payload[8:8 + length]
+        payload = payload[8 + length:]
+
+
+def test_a_server_with_a_virtual_address_may_inquire_from_another_one(tmp_path):
+    registered = []
+
+    def honest(function, transaction, payload):
+        if function == REGISTER:
+            registered.append(list(attributes(payload)))
+        return response(function, transaction)
+
+    with liar(honest) as address:
+        server = target_with(tmp_path, address)
+        with server:
+            until(lambda: server.state(address) == ("registered", None), "the targets are registered")
+            # The tags of RFC 4171 §6.1: the entity, the address and the port of a portal, and the ESI port.
+            told = {tag: value for tag, value in reversed(registered[0])}
+            port = struct.unpack(">I", told[20])[0] & 0xFFFF
+            asked = b"".join(attribute(tag, told[tag]) for tag in (1, 16, 17))
+            # The second inquiry comes through the same connection.
+            with socket.create_connection(("127.0.0.1", port), WAIT_S, ("127.0.0.77", 0)) as inquirer:
+                for transaction in (1, 2):
+                    inquirer.sendall(struct.pack(">6H", 1, INQUIRY, len(asked), SERVER_FLAGS, transaction, 0) + asked)
+                    header = inquirer.recv(12, socket.MSG_WAITALL)
+                    assert len(header) == 12, "the connection was closed"
+                    _, function, length, _, answered, _ = struct.unpack(">6H", header)
+                    answer = inquirer.recv(length, socket.MSG_WAITALL)
+                    assert (function, answered, answer) == (INQUIRY | 0x8000, transaction, bytes(4) + asked)

@@ -23,6 +23,7 @@ class TlsTarge(servers.Targe):
     """With one more portal, which accepts TLS only."""
 
     identity = client_authority = None
+    client_names = False
 
     def config_lines(self):
         yield from super().config_lines()
@@ -30,6 +31,8 @@ class TlsTarge(servers.Targe):
         yield from ("[[portal]]", f'listen = "{TLS_HOST}:{self.port}"', f'tls_certificate = "{certificate}"', f'tls_key = "{key}"')
         if self.client_authority:
             yield f'tls_client_authority = "{self.client_authority}"'
+        if self.client_names:
+            yield "tls_client_names = true"
 
     def tls_url(self, query):
         return self.url(host=TLS_HOST, query="?" + "&".join(f"{key}={value}" for key, value in query.items()))
@@ -99,6 +102,28 @@ def test_our_initiator_verifies_a_disk_over_tls_with_certificates_of_both(tmp_pa
         assert refused.returncode == 1, refused.stdout
         # The target logs it after it has told the initiator.
         wait_for(lambda: "presented no certificate" in server.log_of_this_run(), server)
+
+
+@pytest.mark.parametrize("reactor", ["uring", "epoll"])
+def test_a_certificate_can_be_for_some_initiator_names_only(tmp_path, authority, identity, reactor):
+    own, other = "iqn.2026-11.com.example:own", "iqn.2026-11.com.example:other"
+    named = authority.sign("named", f"URI:{own}", usage="clientAuth")
+    nameless = authority.sign("nameless", "DNS:initiator.example", usage="clientAuth")
+    server = server_with(tmp_path, identity, client_authority=authority.certificate)
+    server.reactor, server.client_names = reactor, True
+    with server:
+
+        def info(certificate, initiator):
+            certificate, key = certificate
+            return targe("info", server.tls_url({"tls_ca": authority.certificate, "tls_certificate": certificate, "tls_key": key,
+                                                 "initiator": initiator, "timeout": 0, "connect_timeout": 5}))
+
+        for certificate, initiator, is_admitted in (
+            (named, own, True), (named, own.upper().replace("IQN", "iqn"), True), (named, other, False), (nameless, own, False), (named, own, True),
+        ):
+            done = info(certificate, initiator)
+            assert (done.returncode == 0) == is_admitted, done.stdout + done.stderr
+        wait_for(lambda: server.log_of_this_run().count("the certificate of the connection does not contain the initiator's name") == 2, server)
 
 
 @pytest.mark.parametrize("kind", ["tgt", "targe"])

@@ -74,12 +74,12 @@ class Refused(Exception):
 
 
 # Access modes.
-WRITER, READER, MULTI_READER, MULTI_WRITER = 1, 2, 3, 5
+WRITER, READER, MULTI_READER, MULTI_WRITER, SINGLE_WRITER = 1, 2, 3, 5, 6
 
 
-def capability(block=False, mode=WRITER, kind=""):
-    """`kind` is the type of a file system."""
-    return {**({1: {}} if block else {2: {1: kind}}), 3: {1: mode}}
+def capability(block=False, mode=WRITER, kind="", flags=()):
+    """`kind` is the type of a file system, `flags` are its mount options."""
+    return {**({1: {}} if block else {2: {1: kind, 2: list(flags)}}), 3: {1: mode}}
 
 
 def group_of(answer):
@@ -105,10 +105,11 @@ class Calls:
         except grpc.RpcError as error:
             raise Refused(error) from None
 
-    def create(self, name, size, block=False, snapshot=None, volume=None):
+    def create(self, name, size, block=False, snapshot=None, volume=None, parameters=None):
         # The source is field 6 of the request; a snapshot is field 1 of it, a volume field 2.
         source = {6: {1: {1: snapshot}}} if snapshot else {6: {2: {1: volume}}} if volume else {}
-        made = self.call("Controller", "CreateVolume", {1: name, 2: {1: size}, 3: [capability(block)], **source})
+        chosen = {4: Map(parameters)} if parameters else {}
+        made = self.call("Controller", "CreateVolume", {1: name, 2: {1: size}, 3: [capability(block)], **chosen, **source})
         return decode(made[1][0])[2][0].decode()
 
     def delete(self, volume):
@@ -151,14 +152,14 @@ class Calls:
         listed = self.call("Controller", "ListVolumes", {})
         return [decode(decode(entry)[1][0])[2][0].decode() for entry in listed.get(1, [])]
 
-    def stage(self, volume, path, context, block=False, kind=""):
-        self.call("Node", "NodeStageVolume", {1: volume, 2: Map(context), 3: path, 4: capability(block, kind=kind)})
+    def stage(self, volume, path, context, block=False, **how):
+        self.call("Node", "NodeStageVolume", {1: volume, 2: Map(context), 3: path, 4: capability(block, **how)})
 
     def unstage(self, volume, path):
         self.call("Node", "NodeUnstageVolume", {1: volume, 2: path})
 
-    def node_publish(self, volume, staged, path, block=False, read_only=False):
-        self.call("Node", "NodePublishVolume", {1: volume, 3: staged, 4: path, 5: capability(block), 6: int(read_only)})
+    def node_publish(self, volume, staged, path, block=False, read_only=False, **how):
+        self.call("Node", "NodePublishVolume", {1: volume, 3: staged, 4: path, 5: capability(block, **how), 6: int(read_only)})
 
     def node_unpublish(self, volume, path):
         self.call("Node", "NodeUnpublishVolume", {1: volume, 2: path})
@@ -170,3 +171,8 @@ class Calls:
         """Total and used bytes."""
         measured = decode(self.call("Node", "NodeGetVolumeStats", {1: volume, 2: path})[1][0])
         return measured[2][0], measured.get(3, [0])[0]
+
+    def condition(self, volume, path):
+        """What is wrong with a volume; empty if nothing is known."""
+        condition = decode(self.call("Node", "NodeGetVolumeStats", {1: volume, 2: path})[2][0])
+        return condition[2][0].decode() if condition.get(1) == [1] else ""

@@ -111,6 +111,9 @@ class Driver:
     def leftovers(self):
         """What the driver should have removed."""
         files = [os.path.join(folder, name) for folder, _, names in os.walk(self.pool) for name in names if name != "lock"]
+        # The spare files of the pool stay, and are empty.
+        spare = os.path.join(self.pool, ".csi", "spare", "")
+        files = [path for path in files if not (path.startswith(spare) and os.path.getsize(path) == 0)]
         return files + attached(self.run_dir) + self.loop_devices()
 
     def loop_devices(self):

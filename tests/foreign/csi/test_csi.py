@@ -108,12 +108,31 @@ def whole_life(driver, name):
     driver.calls.delete(volume)
 
 
-def login(driver, context, initiator=NODE, code=0):
-    """Logs in to a volume as its node does."""
+def login(driver, context, initiator=NODE, code=0, protection=None):
+    """Logs in to a volume as its node does, or with another protection."""
     url = f"iscsi://{context['chap_user']}@{context['portals']}/{context['target']}/0?initiator={initiator}"
+    protection = protection or context["protection"]
+    url += f"&auth=opaque&protection={protection}" if protection != "none" else ""
     read = subprocess.run([servers.Targe.binary, "info", url], env={**os.environ, "TARGE_PASSWORD": context["chap_secret"]},
                           capture_output=True, text=True, timeout=WAIT_S, check=False)
     same(f"the exit code of a login, which said {read.stderr!r}", read.returncode, code)
+
+
+def test_a_volume_has_the_protection_of_its_class(request, tmp_path):
+    driver = driver_of(request, tmp_path, node=False)
+    for protection in ("none", "integrity", "encrypt"):
+        volume = driver.calls.create(protection, 4 * MIB, parameters={"protection": protection})
+        context = driver.calls.publish(volume, NODE)
+        same("the protection of a volume", context["protection"], protection)
+        login(driver, context)
+        driver.calls.unpublish(volume, NODE)
+        driver.calls.delete(volume)
+    try:
+        driver.calls.create("other", 4 * MIB, parameters={"protection": "tls"})
+        expect(False, "an unknown protection is taken")
+    except Refused as refused:
+        expect("not none, integrity or encrypt" in str(refused), str(refused))
+    ends_well(request, driver)
 
 
 def test_only_nodes_with_access_reach_a_volume(request, tmp_path):
@@ -128,6 +147,9 @@ def test_only_nodes_with_access_reach_a_volume(request, tmp_path):
     login(driver, other, initiator=OTHER)
     login(driver, one, initiator=OTHER, code=1)
     login(driver, one, initiator="iqn.2026-11.org.targe:third", code=1)
+    # Nobody gets the data without encryption, not even with the right secret.
+    same("the protection of a volume", one["protection"], "encrypt")
+    login(driver, one, code=1, protection="none")
     same("deleted while published", code_of(calls.delete, volume), "FAILED_PRECONDITION")
     calls.unpublish(volume, NODE)
     login(driver, one, code=1)
@@ -190,6 +212,16 @@ def test_a_second_driver_of_a_pool_or_a_node_is_refused(request, tmp_path):
     ends_well(request, driver)
 
 
+def fill(path):
+    """Appends to a file until its file system is full."""
+    filler = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for length in (MIB, 4096):
+        with pytest.raises(OSError, match="No space left"):
+            while True:
+                os.write(filler, b"x" * length)
+    os.close(filler)
+
+
 def test_a_full_pool_is_told_and_nothing_is_left(request, tmp_path):
     if not namespaces.is_real_root():
         pytest.skip("mounting needs root")
@@ -199,12 +231,22 @@ def test_a_full_pool_is_told_and_nothing_is_left(request, tmp_path):
     driver = driver_of(request, tmp_path / "driver", pool=pool, node=False)
     same("too large", code_of(driver.calls.create, "large", 64 * MIB), "RESOURCE_EXHAUSTED")
     volume = driver.calls.create("small", 4 * MIB)
-    filler = os.open(pool / "filler", os.O_WRONLY | os.O_CREAT)
-    with pytest.raises(OSError, match="No space left"):
-        while True:
-            os.write(filler, b"x" * MIB)
-    os.close(filler)
+    gone = driver.calls.create("gone", 4 * MIB)
+    fill(pool / "filler")
     same("no space", code_of(driver.calls.create, "more", MIB), "RESOURCE_EXHAUSTED")
+    same("volumes", set(driver.calls.volumes()), {volume, gone})
+    # Nodes get and lose a volume, also after a start, and the data of others use what that frees.
+    nodes = [NODE, NODE + "-2"]
+    for round_ in range(12):
+        driver.calls.publish(volume, nodes[round_ % 2])
+        fill(pool / "filler")
+        driver.calls.unpublish(volume, nodes[round_ % 2])
+        fill(pool / "filler")
+        if round_ % 4 == 3:
+            driver.kill()
+            driver.start()
+            fill(pool / "filler")
+    driver.calls.delete(gone)
     same("volumes", driver.calls.volumes(), [volume])
     os.remove(pool / "filler")
     driver.calls.delete(driver.calls.create("more", MIB))

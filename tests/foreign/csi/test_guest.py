@@ -67,12 +67,15 @@ def prepare(out):
 def test_csi_sanity_passes_with_devices_of_the_kernel(guest, way, access):
     place = f"/tmp/{way}-{access}"
     guest.run(f"mkdir -p {place}/pool")
+    # The kernel's initiator encrypts nothing.
+    protection = "none" if way == "iscsi" else "encrypt"
+    guest.run(f"echo 'protection: {protection}' > {place}/parameters.yaml")
     guest.run(f"targe csi --endpoint {place}/csi.sock --controller --pool {place}/pool --portal 127.0.0.1:{PORT} "
               f"--socket /tmp/etc/admin/admin.sock --node --attach {way} --run-dir {place}/run > {place}/csi.log 2>&1 & echo $! > {place}/pid")
     guest.run(f"until [ -S {place}/csi.sock ]; do kill -0 $(cat {place}/pid) || break; sleep 0.2; done; [ -S {place}/csi.sock ]")
     said = guest.run(f"csi-sanity --csi.endpoint=unix:{place}/csi.sock --csi.mountdir={place}/mnt --csi.stagingdir={place}/stage "
                      f"--csi.testvolumeaccesstype={access} --csi.testvolumesize={24 * MIB} --csi.testvolumeexpandsize={32 * MIB} "
-                     "--csi.testvolumemutableparameters=/tmp/mutable.yaml --ginkgo.no-color --ginkgo.v "
+                     f"--csi.testvolumeparameters={place}/parameters.yaml --csi.testvolumemutableparameters=/tmp/mutable.yaml --ginkgo.no-color --ginkgo.v "
                      f"--ginkgo.focus={shlex.quote(FOCUS)} 2>&1", limit_s=RUN_MAX_S, check=False)
     code, log = guest.code, guest.run(f"cat {place}/csi.log", check=False)
     same(f"csi-sanity's exit code, which said {said[-3000:]}; the driver: {log[-1500:]}", code, "0")

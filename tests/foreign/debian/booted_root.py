@@ -4,15 +4,11 @@ import os
 import time
 
 import servers
-from debian.clean_root import CleanRoot
+from debian.clean_root import CLEAN, CleanRoot
 
 FLAGS = ["--mount", "--net", "--pid", "--cgroup", "--uts", "--ipc", "--fork", "--kill-child"]
 # Devices of the machine are not seen here, and its control groups only below the one of this process. Nothing is enabled.
-BOOT = """
-set -e
-mount -t tmpfs tmpfs "$1"
-mkdir "$1/upper" "$1/work" "$1/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+BOOT = CLEAN + """
 cd "$1/root"
 mount -t proc proc proc
 mount --rbind /sys sys

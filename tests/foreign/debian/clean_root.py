@@ -1,7 +1,7 @@
 """A root directory in which nothing is installed but what is installed here, and a network of its own.
 
-It is an overlay over this machine's root: what is changed lands in memory, and is gone when the process ends that holds the
-namespaces.
+It is an overlay over this machine's root, less what targe has left there: what is changed lands in memory, and is gone when the process
+ends that holds the namespaces.
 """
 
 import os
@@ -12,12 +12,20 @@ import tempfile
 import servers
 
 LIMIT_S = 60
-# The holder's mounts and its network are its own. It waits until its stdin is closed.
-HOLD = """
+# Mounts at `$1/root` this machine's root without a package of targe, its configuration and its state: a machine that has run targe before
+# is judged like one that has not. What is removed stands in a layer of its own, below the one that receives the changes of the tests.
+CLEAN = """
 set -e
 mount -t tmpfs tmpfs "$1"
-mkdir "$1/upper" "$1/work" "$1/root"
-mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+mkdir "$1/clean" "$1/cleaning" "$1/upper" "$1/work" "$1/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/clean,workdir=$1/cleaning" "$1/root"
+if [ -e "$1/root/var/lib/dpkg/info/targe.list" ]; then chroot "$1/root" dpkg --purge targe >&2; fi
+for name in etc var/lib var/cache var/log root/.local/state; do rm -rf "$1/root/$name/targe"; done
+umount "$1/root"
+mount -t overlay overlay -o "lowerdir=$1/clean:/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+"""
+# The holder's mounts and its network are its own. It waits until its stdin is closed.
+HOLD = CLEAN + """
 for name in proc sys dev; do mount --rbind "/$name" "$1/root/$name"; done
 mount -t tmpfs -o mode=755 tmpfs "$1/root/run"
 mount -t tmpfs -o mode=1777 tmpfs "$1/root/tmp"

@@ -70,7 +70,15 @@ def commands(root):
 
 
 def main_pid(root):
+    """The main process of the unit; 0 when there is none."""
     return int(root.unit(UNIT, "MainPID"))
+
+
+def kill(root, signal):
+    """Sends a signal to the main process of the unit, which runs: `kill` would take 0 for the whole process group of the rig."""
+    pid = main_pid(root)
+    expect(pid > 0, f"the unit has no main process: {root.journal()}")
+    root.check("kill", f"-{signal}", str(pid))
 
 
 def restarts(root):
@@ -126,7 +134,7 @@ def test_an_upgraded_package_takes_over_under_load(booted):
 def test_a_daemon_that_hangs_or_is_killed_is_started_again(booted):
     for signal in ("STOP", "KILL"):
         load, before, count = Load(booted, "?timeout=120"), main_pid(booted), restarts(booted)
-        booted.check("kill", f"-{signal}", str(before))
+        kill(booted, signal)
         booted.wait(f"SIG{signal} leads to a restart", lambda: restarts(booted) == count + 1 and main_pid(booted) not in (0, before))
         load.end()
         expect_alive(booted)
@@ -137,7 +145,7 @@ def test_a_configuration_with_mistakes_stops_the_restarts(booted):
         text = file.read()
     with open(booted.path(CONFIG), "w") as file:
         file.write(text + "nonsense = 1\n")
-    booted.check("kill", "-KILL", str(main_pid(booted)))
+    kill(booted, "KILL")
     booted.wait("the unit fails", lambda: booted.unit(UNIT, "ActiveState") == "failed")
     same("the exit code", booted.unit(UNIT, "ExecMainStatus"), "2")
     with open(booted.path(CONFIG), "w") as file:

@@ -56,6 +56,8 @@ PASS_THROUGH_MODULES = ["virtio_pci", "virtio_net", "virtio_scsi", "sd_mod", "sr
 UBLK_MODULES = ["virtio_pci", "virtio_net", "ext4", "crc32c_generic", "ublk_drv"]
 # What the guest has beside that, which verifies a disk while another process of targe takes over.
 VERIFY_PROGRAMS = ["/usr/bin/fio"]
+# What the guest has beside that, whose target loses its media.
+FAULTS_PROGRAMS = ["/usr/bin/sg_turs"]
 # The first Debian whose kernel has ublk.
 UBLK_DEBIAN = "trixie"
 MIRROR, SECURITY_MIRROR = "http://deb.debian.org/debian", "http://deb.debian.org/debian-security"
@@ -107,6 +109,11 @@ def prepare_changer(out):
 def prepare_verify(out):
     """The same with fio."""
     return prepare_drive(out, "verify", VERIFY_PROGRAMS, [])
+
+
+def prepare_faults(out):
+    """The same with the question of path checkers."""
+    return prepare_drive(out, "faults", FAULTS_PROGRAMS, [])
 
 
 def prepare_pass_through(out):

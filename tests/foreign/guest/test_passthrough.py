@@ -28,7 +28,7 @@ KNOBS = "/sys/bus/pseudo/drivers/scsi_debug"
 # Longest that targe may take to start in the emulated machine, or to write what it must to its log.
 WAIT_MAX_S = 40
 # An emulated machine may be too slow for an upgrade so often; nothing has changed then.
-SLOW_UPGRADES_MAX = 6
+SLOW_UPGRADES_MAX = 15
 GOOD, CHECK_CONDITION, RESERVATION_CONFLICT, TASK_ABORTED = 0, 2, 0x18, 0x40
 LUN_RESET, ABORT_TASK, TASK_RESPONSE = 5, 1, 0x22
 READ_CAPACITY = struct.pack(">BBIxxxx", 0x25, 0, 0)

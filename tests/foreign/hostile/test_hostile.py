@@ -318,6 +318,60 @@ def texts_that_never_end(server, chance):
     return allowed(1000, 100), "900 logins and 100 texts of 64 KiB"
 
 
+def early(session, ahead):
+    """A request with as much data as one PDU may bring, for which a lower CmdSN is missing: pings, texts and writes in turn."""
+    agreed = int(session.agreed["MaxRecvDataSegmentLength"])
+    itt, cmd_sn = 1000 + ahead, session.cmd_sn + ahead
+    if ahead % 3 == 0:
+        return initiator.pdu(initiator.NOP_OUT, 0x80, itt, bytes(agreed), at20=initiator.NO_TAG, at24=cmd_sn)
+    if ahead % 3 == 1:
+        return initiator.pdu(initiator.TEXT, 0x80, itt, bytes(agreed), at20=initiator.NO_TAG, at24=cmd_sn)
+    first = min(agreed, int(session.agreed.get("FirstBurstLength", 65536)))
+    return initiator.pdu(initiator.COMMAND, 0xA1, itt, bytes(first), 0, first, cmd_sn, 0, initiator.write_10(0, first // 512))
+
+
+def requests_after_a_missing_number(server, chance):
+    sessions = log_in(server, 64)
+    with Crowd() as crowd:
+        crowd.adopt(sessions)
+        sent = crowd.send(lambda number: b"".join(early(sessions[number], ahead) for ahead in range(1, 13)))
+        deadline = time.monotonic() + PATIENCE_S
+        while crowd.look() and time.monotonic() < deadline and any(peer.unsent for peer in crowd.peers if not peer.gone):
+            sent += crowd.send(lambda _: b"")
+        crowd.look(wait_s=1)
+    return allowed(64, 64), f"64 sessions sent {mib(sent)} after a missing CmdSN"
+
+
+def every_queue_at_once(server, chance):
+    """Every queue that a peer can fill is filled by some, and all are full at the same time."""
+    keys = ("MaxRecvDataSegmentLength=16777215", "MaxBurstLength=16777215")
+    sessions = log_in(server, 60, keys)
+    ping = initiator.pdu(initiator.NOP_OUT | initiator.IMMEDIATE, 0x80, 5, bytes(8192), at20=initiator.NO_TAG, at24=1)
+    text = initiator.pdu(initiator.TEXT | initiator.IMMEDIATE, 0x40, 5, b"X-targe-rig=" + b"y" * 8000, at20=initiator.NO_TAG, at24=1)
+
+    def fill(number):
+        session = sessions[number]
+        kind = number % 5
+        if kind == 0:
+            return b"".join(early(session, ahead) for ahead in range(1, 13))
+        if kind == 1:
+            return ping * 64
+        if kind == 2:
+            return text * 8
+        if kind == 3:
+            return b"".join(session.request(initiator.read_10(n * 2048, 2048), 1 << 20)[0] for n in range(16))
+        return b"".join(session.request(initiator.write_10(8192 + n * 2048, 2048), expected=1 << 20)[0] for n in range(16))
+
+    with Crowd() as crowd:
+        crowd.adopt(sessions)
+        sent = crowd.send(fill)
+        deadline = time.monotonic() + SEND_TIMEOUT_S
+        while crowd.look(reading=False) and time.monotonic() < deadline:
+            sent += crowd.send(lambda _: b"")
+            time.sleep(0.01)
+    return allowed(60, 60), f"60 sessions sent {mib(sent)} into every queue"
+
+
 def login_flood(server, chance):
     deadline, count = time.monotonic() + 3, 0
     while time.monotonic() < deadline:
@@ -424,6 +478,8 @@ CASES = [
     ("reads whose data are not read", reads_nothing_of_much),
     ("writes whose data are not sent", promises_data_and_sends_none),
     ("texts that never end", texts_that_never_end),
+    ("requests after a missing CmdSN", requests_after_a_missing_number),
+    ("every queue at once", every_queue_at_once),
     ("a flood of logins", login_flood),
     ("a flood of wrong secrets", login_flood_with_chap),
     ("two hosts under one name", two_hosts_of_one_name),

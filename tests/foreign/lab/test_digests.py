@@ -122,7 +122,13 @@ def test_a_path_named_by_a_url_is_only_read(lab, tmp_path):
     mixes = {dict(metric["circumstances"])["mix"] for metric in result["metrics"]}
     links = {dict(metric["circumstances"])["link"] for metric in result["metrics"]}
     assert (mixes, links) == ({"reads"}, {"as it is"})
-    assert result["summary"][0].startswith("On this path: ") and "Both digests cost " in result["summary"][0]
+    lead = result["summary"][0]
+    # A busy machine makes the base unsteady, and the report says so in place of the advice.
+    assert lead.startswith("This run gives no headline for this path, ") or (lead.startswith("On this path: ") and "Both digests cost " in lead)
+    negotiated, = [section for section in result["sections"] if section["title"] == "What was negotiated"]
+    assert {row[0]["text"]: (row[1]["text"], row[2]["text"]) for row in negotiated["tables"][0]["rows"]} == {
+        "digests: none": ("None", "None"), "digests: header": ("CRC32C", "None"), "digests: data": ("None", "CRC32C"),
+        "digests: both": ("CRC32C", "CRC32C")}
 
 
 def test_settings_that_a_target_refuses_are_not_offered(lab, tmp_path):

@@ -33,7 +33,8 @@ def reasons(result):
 
 def test_measures_every_protection(quick_security):
     result = quick_security.result
-    assert result["summary"][0].startswith("To encrypt iSCSI here, use ")
+    # A busy machine makes the base unsteady, and the report says so in place of the advice.
+    assert result["summary"][0].startswith(("To encrypt iSCSI here, use ", "This run gives no headline for "))
     samples = {}
     for metric in result["metrics"]:
         about = dict(metric["circumstances"])
@@ -59,7 +60,9 @@ def test_a_proxy_is_measured_with_iscsi_alone(lab, root):
     result = lab.report()
     measured = {(about["access"], about["protection"]) for about in (dict(metric["circumstances"]) for metric in result["metrics"])}
     assert measured == {("socket", "plain"), *itertools.product(("read", "write"), ("plain", "aead-proxy"))}
-    assert "encrypted by a proxy" in " ".join(result["summary"])
+    # A busy machine makes the base unsteady, and the summary then compares nothing.
+    lead = " ".join(result["summary"])
+    assert "encrypted by a proxy" in lead or lead.startswith("This run gives no headline for iSCSI ")
     lab.expect_nothing_left()
 
 

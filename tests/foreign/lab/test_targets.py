@@ -77,6 +77,10 @@ def test_compares_targets_of_others_and_lists_what_is_absent(quick_targets):
     for cell in (cell for row in calls["rows"] for cell in row[1:]):
         # In a namespace of users the kernel refuses to count, and the report says so.
         assert cell.get("number", 1) > 0 and ("number" in cell or cell["absent"].startswith("not measured: "))
+    # What was negotiated with targets of others, and not what the plan asked for.
+    sessions = section(result, "What was negotiated")["tables"][0]["rows"]
+    assert {row[0]["text"]: (row[1]["text"], row[2]["text"]) for row in sessions} == {
+        f"{target}, digests: none": ("None", "None") for target in ("targe", "tgt", "istgt")}
     verdicts = next(section for section in result["sections"] if section["title"] == "Conformance")["tables"][0]["rows"]
     assert [row[1]["number"] + row[2]["number"] for row in verdicts] == [1, 1, 1]
 
@@ -99,12 +103,13 @@ def test_digests_and_idle_sessions_are_measured_for_each_target(lab, rivals, roo
     for row in costs["rows"]:
         assert all("estimate" in cell for cell in row[1:5]), row
         assert all(cell["absent"].startswith("not measured: ") for cell in row[5:7]), row
-    assert "Both digests take this much of the rate of commands: targe " in out
+    # A busy machine makes the base unsteady, and the summary then tells no cost.
+    assert "Both digests take this much of the rate of commands: targe " in out or "since the machine was not steady: " in out
     sessions, ends = section(result, "Idle sessions")["tables"]
     assert [row[:2] for row in sessions["rows"][:2]] == [[{"text": "targe"}, {"number": 1.0}], [{"text": "targe"}, {"number": 5.0}]]
     assert len(sessions["rows"]) == 6 and all(cell["number"] > 0 for row in sessions["rows"][:4] for cell in row[2:4])
     assert all("number" in cell for row in ends["rows"][:2] for cell in row[1:])
-    assert "number" in sessions["rows"][4][2] and sessions["rows"][5][2]["absent"].startswith("not measured: session 4: ")
+    assert "number" in sessions["rows"][4][2] and sessions["rows"][5][2]["absent"].startswith("not measured: session 3: ")
     assert (lab.out / "plan.toml").read_text() == result["plan"]
     lab.expect_nothing_left()
 

@@ -87,6 +87,19 @@ def test_what_we_do_not_support_is_refused_in_one_sentence(tmp_path, secret):
             refused(disk, secret, why)
 
 
+def test_a_check_refuses_an_image_that_no_secret_opens(tmp_path, secret):
+    disk, config = tmp_path / "disk.img", tmp_path / "targe.toml"
+    disk.write_bytes(bytes(DATA + SIZE))
+    config.write_text(f'[[target]]\nname = "{IQN}"\n[[target.lun]]\ntype = "file"\npath = "{disk}"\nencrypt = "{secret}"\n')
+    assert "LUKS" not in run([TARGE, "check", config])
+    cryptsetup("luksFormat", "--batch-mode", "--type", "luks2", "--sector-size", "512", "--pbkdf", "pbkdf2", "--iter-time", "10", "--key-file", secret,
+               disk)
+    assert "LUKS" not in run([TARGE, "check", config])
+    cryptsetup("luksKillSlot", "--batch-mode", "--key-file", secret, disk, "0")
+    refused = subprocess.run([TARGE, "check", config], capture_output=True, text=True)
+    assert refused.returncode == 2 and "the LUKS2 image has no keyslot, so no secret opens it" in refused.stdout + refused.stderr
+
+
 def test_the_backup_header_is_used_and_both_damaged_are_refused(tmp_path, secret):
     disk = tmp_path / "disk.img"
     with serving(disk, secret, 512) as url:

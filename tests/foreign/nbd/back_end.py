@@ -16,7 +16,7 @@ VERSION, REPLY, NEED_REPLY = 1, 4, 8
 PROTOCOL_FEATURES, VERSION_1, FLUSH = 1 << 30, 1 << 32, 1 << 9
 CONFIG, REPLY_ACK = 1 << 9, 1 << 3
 SECTORS = 16384
-FLUSH_REQUEST = 4
+WRITE_REQUEST, FLUSH_REQUEST = 1, 4
 
 
 class Queue:
@@ -26,6 +26,7 @@ class Queue:
         self.memory, self.base = memory, base
         self.descriptors, self.used, self.available = (address - base for address in (descriptors, used, available))
         self.taken = self.given = 0
+        self.is_written = False
 
     def get(self, form, at):
         return struct.unpack_from("<" + form, self.memory, at)
@@ -71,7 +72,10 @@ class Queue:
                 at, size, _ = parts[1]
                 self.memory[at:at + size] = bytes(size)
                 length += size
-            status = {"status": 77, "unflushable": 1 if kind == FLUSH_REQUEST else 0}.get(what, 0)
+            self.is_written |= kind == WRITE_REQUEST
+            # What nobody has written needs no flush: targe flushes the device when it begins to serve it.
+            is_flush_failed = what == "unflushable" and kind == FLUSH_REQUEST and self.is_written
+            status = 77 if what == "status" else int(is_flush_failed)
             self.put("B", parts[-1][0], status)
             if what == "index":
                 self.set_index(self.used, self.given + 9999)

@@ -107,6 +107,12 @@ NOT_PASSED = ("bs = ", "physical_bs = ", "removable = ", "write_cache = ", "prov
 class Targe(servers.Targe):
     """Serves exports: a `Lun` of medium "nbd" has its `uri` among its claims, one of "vhost-user-blk" its `path`."""
 
+    # Whether it starts only if every medium is there.
+    strict = False
+
+    def command(self):
+        return super().command() + ["--strict"] * self.strict
+
     def config_lines(self):
         is_export = is_passed = False
         for line in super().config_lines():

@@ -236,6 +236,7 @@ def test_an_export_that_cannot_be_served_is_refused_in_one_sentence(tmp_path, ur
     nbd.command += ("--export-name=disk", "--read-only")
     with nbd:
         server = targe(tmp_path, export(uri.replace("SOCKET", nbd.socket)))
+        server.strict = True
         # It listens before it opens its disks, so it may seem to have started.
         with contextlib.suppress(RuntimeError):
             server.start()
@@ -246,3 +247,19 @@ def test_an_export_that_cannot_be_served_is_refused_in_one_sentence(tmp_path, ur
         with server:
             code, data, said = read(server, "--bs=64K")
             expect(code == 0 and data == bytes(MIB), f"{code} {said}")
+
+
+def test_a_server_that_comes_late_is_waited_for_and_hosts_see_what_the_operator_sees(tmp_path):
+    image = tmp_path / "disk"
+    image.write_bytes(os.urandom(MIB))
+    nbd = qemu_nbd(tmp_path, str(image), "raw")
+    with targe(tmp_path, Lun("ram", MIB), export(nbd.uri())) as server:
+        other, late = server.unit(0), server.unit(1)
+        expect(other["not_ready"] is None and late["not_ready"], f"{late}")
+        ready = subprocess.run([server.binary, "info", server.url(1)], capture_output=True, text=True, timeout=60)
+        expect(ready.returncode != 0, f"a host finds it ready: {ready.stdout}")
+        with nbd:
+            wait_for("the server", lambda: server.unit(1)["not_ready"] is None)
+            code, data, said = read(server, "--bs=64K", unit=1)
+            expect(code == 0 and data == image.read_bytes(), f"{code} {said}")
+        wait_for("the end of the server", lambda: server.unit(1)["not_ready"] is not None)

@@ -78,6 +78,8 @@ def test_a_process_that_is_silent_holds_up_its_own_hosts_only(tmp_path):
     with qemu_storage_daemon(tmp_path, disk, "raw") as qemu:
         luns = (device(qemu, reconnect_timeout="1s"), Lun(medium="ram", size=SIZE))
         with targe(tmp_path, *luns) as server:
+            # The device is in use before its process is stopped.
+            finish(start_verify(server, "--count=5"))
             others = start_verify(server, "--count=300", unit=1)
             qemu.send(signal.SIGSTOP)
             code, _, said = read(server, "--bs=64K")
@@ -122,6 +124,7 @@ def test_a_process_that_breaks_the_protocol_is_left_and_told_of(tmp_path, what, 
 def test_a_process_that_is_no_block_device_is_refused_in_one_sentence(tmp_path, what, why):
     with back_end(tmp_path, what) as process:
         server = targe(tmp_path, device(process))
+        server.strict = True
         # It listens before it opens its disks, so it may seem to have started.
         with contextlib.suppress(RuntimeError):
             server.start()

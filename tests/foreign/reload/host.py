@@ -77,6 +77,19 @@ class Host:
         self.under_way = {}
 
     def log_out(self):
+        self.end_session()
+        self.bound = {}
+
+    def obey(self):
+        """Waits until the target requests a logout, and logs out. The host keeps its disks open, as open-iscsi does."""
+        while True:
+            header, _ = self.session.receive()
+            if header[0] & 0x3F == ASYNC:
+                self.session.exp_stat_sn = number(header, 24) + 1
+                break
+        self.end_session()
+
+    def end_session(self):
         session = self.session
         session.socket.sendall(pdu(LOGOUT | IMMEDIATE, 0x80, session.itt, at24=session.cmd_sn, at28=session.exp_stat_sn))
         while True:
@@ -84,7 +97,6 @@ class Host:
             if header[0] & 0x3F == 0x26:
                 break
         self.forget_session()
-        self.bound = {}
 
     def forget_session(self):
         """The session is gone; what became of its writes is not known."""

@@ -146,8 +146,9 @@ def password(plan, _chance):
 
 CHANGES = {"add": add, "remove": remove, "swap": swap, "replace": replace, "remap": remap, "restore": restore, "resize": resize,
            "write protection": protect, "admission": refuse, "password": password}
-# What the hosts do by themselves.
-LOSSES = ("cut", "logout")
+# What the hosts do by themselves, and what an operator makes them do: with "drop", the host obeys the requested logout, keeps its disks open,
+# and logs in again after a reload that swaps LUNs.
+LOSSES = ("cut", "logout", "drop")
 KINDS = [*CHANGES, *LOSSES]
 OFTEN = ["remove", "swap", "replace", "restore", "add"]
 
@@ -185,12 +186,12 @@ class Churned(servers.Targe):
                 yield from ("[[target.acl]]", f'initiators = ["{NAMES[host]}"]', f"luns = [{', '.join(row)}]")
         yield from ("[[target]]", f'name = "{STILL_IQN}"', "[[target.lun]]", "lun = 0", f'share = "disk{STILL_DISK}"')
 
-    def ask(self):
-        """The answer of the admin socket to `status`."""
+    def ask(self, method="status", **arguments):
+        """The answer of the admin socket to a method."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(RELOAD_MAX_S)
             connection.connect(f"/proc/{self.process.pid}/cwd/admin/admin.sock")
-            connection.sendall(b'{"method":"status"}\n')
+            connection.sendall(json.dumps({"method": method, **arguments}).encode() + b"\n")
             text = b""
             while not text.endswith(b"\n"):
                 more = connection.recv(1 << 16)
@@ -247,7 +248,7 @@ class Trial:
         self.what = f"round {number} ({kind})"
         if kind in LOSSES:
             self.happened[kind] += 1
-            self.lose(kind)
+            self.lose(kind, number)
             return
         if not CHANGES[kind](plan, self.chance):
             return
@@ -391,7 +392,7 @@ class Trial:
         else:
             host.log_in(server.port, server.iqn, (USER, server.secret()))
 
-    def lose(self, kind):
+    def lose(self, kind, number):
         """A host loses its connection and comes back, or logs out and in again."""
         plan = self.server.plan
         host = self.chance.choice([host for host in self.hosts[:2] if host.session])
@@ -406,8 +407,15 @@ class Trial:
             self.judge(other, seen, seen, False)
         if kind == "logout":
             host.log_out()
-        self.log_in(host)
-        self.probe(host, plan)
+        if kind == "drop":
+            dropped = self.server.ask("drop-sessions", sessions={"initiator": host.name})
+            expect(dropped.get("sessions") == 1, f"{self.what}: {dropped}")
+            host.obey()
+            # Usually there is a reload before the host comes back; it logs the host in.
+            self.round(number, "swap")
+        if host.session is None:
+            self.log_in(host)
+            self.probe(host, self.server.plan)
 
     def look_at_disks(self):
         """Every block of every disk is one of its own, and the last that was acknowledged."""

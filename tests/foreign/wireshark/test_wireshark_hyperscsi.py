@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+import building
 import servers
 from verdicts import expect
 
@@ -17,7 +18,7 @@ STOCK = ["tagno", "lastfrag", "fragno", "version", "cmd"]
 OURS = ["protected", "flags", "len", "sid", "pn", "xid", "off"]
 TOOL_MAX_S = 120
 ETHERNET_LEN, HEADER_LEN, RECORD_LEN, FILE_LEN = 14, 28, 16, 24
-# The capture is made by an example, which is built for it.
+# An example makes the capture.
 pytestmark = [pytest.mark.without_targe, pytest.mark.timeout(1000)]
 
 
@@ -32,8 +33,8 @@ def out():
 def frames(out):
     """A capture, and what was sent in it."""
     capture = os.path.join(out, "frames.pcap")
-    command = [os.environ.get("CARGO", "cargo"), "run", "-q", "--locked", "-p", "targe-hyperscsi", "--example", "capture"]
-    said = subprocess.run([*command, "--", capture], cwd=servers.ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    command = [building.example("capture", "targe-hyperscsi"), capture]
+    said = subprocess.run(command, cwd=servers.ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     return capture, [line.split("\t") for line in said.splitlines()]
 
 

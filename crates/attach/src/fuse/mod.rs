@@ -12,6 +12,7 @@ mod mountpoint;
 mod wire;
 
 pub use mount::{Detached, FuseStartError, Mount};
+pub use mountpoint::refuse_served;
 
 /// Checks whether the kernel has FUSE and this process may open it. Mounting takes CAP_SYS_ADMIN besides.
 ///

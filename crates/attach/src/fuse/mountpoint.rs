@@ -66,18 +66,38 @@ impl Mountpoint {
     }
 }
 
+/// Refuses a directory whose mount a process serves. A server calls this before it logs in as the successor
+/// of a dead one: the login ends the session of the server before.
+///
+/// # Errors
+/// [`FuseStartError::InUse`], or the directory cannot be examined.
+pub fn refuse_served(dir: &Path) -> Result<(), FuseStartError> {
+    let failed = |source: io::Error| FuseStartError::Mount { dir: dir.to_owned(), source };
+    is_left_over(dir, &absolute(dir).map_err(failed)?).map(drop)
+}
+
 /// Clears the mount of a targe process that died without unmounting.
 fn take_back(dir: &Path, dir_absolute: &Path) -> Result<(), FuseStartError> {
     let failed = |source: io::Error| FuseStartError::Mount { dir: dir.to_owned(), source };
+    if is_left_over(dir, dir_absolute)? {
+        rustix::mount::unmount(dir_absolute, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
+            .map_err(|errno| failed(errno.into()))?;
+    }
+    Ok(())
+}
+
+/// Returns whether a targe process died that had mounted on a directory.
+///
+/// # Errors
+/// [`FuseStartError::InUse`] if the process lives, or the mounts cannot be read.
+fn is_left_over(dir: &Path, dir_absolute: &Path) -> Result<bool, FuseStartError> {
+    let failed = |source: io::Error| FuseStartError::Mount { dir: dir.to_owned(), source };
     let mounts = fs::read("/proc/self/mountinfo").map_err(failed)?;
     if !is_ours(&mounts, dir_absolute) {
-        return Ok(());
+        return Ok(false);
     }
     match fs::metadata(dir_absolute) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-            Ok(rustix::mount::unmount(dir_absolute, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
-                .map_err(|errno| failed(errno.into()))?)
-        }
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => Ok(true),
         _ => Err(FuseStartError::InUse(dir.to_owned())),
     }
 }

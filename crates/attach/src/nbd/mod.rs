@@ -13,9 +13,12 @@ mod server;
 mod session;
 mod socket;
 
+use crate::device_key::DeviceKey;
+
 pub use error::ProtocolError;
 pub use server::{NbdStartError, Server};
 pub use session::{Session, Ticket};
+pub use socket::refuse_served;
 
 /// The export, as clients see it.
 #[derive(Clone, Debug, Default)]
@@ -24,4 +27,9 @@ pub struct Export {
     pub name: String,
     /// A line of description for display.
     pub description: String,
+    /// Identifies what clients see, if the next server on the same socket is to show the same: clients
+    /// connect to it by themselves after the death of this one, and write to it what they have cached.
+    pub key: Option<DeviceKey>,
+    /// The key that an earlier release gave the same, if it differs.
+    pub former_key: Option<DeviceKey>,
 }

@@ -1,11 +1,17 @@
 //! The driver: a thread that accepts clients, and one thread per client, which sleeps in `poll` until its
 //! socket or the medium has work for it.
+//!
+//! The thread of a client that has gone lives until the client's operations have ended, and keeps the
+//! client's place. Before a thread starts operations, it looks for clients that have closed their
+//! connections: requests that overlap with their changes must wait until these have ended
+//! ([`UnalignedStore::abandon`]). Otherwise the write of a client that was killed could land on newer data of
+//! the next one, or of another connection over which the same client repeats it.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -27,8 +33,8 @@ use crate::events::{AttachEvent, EventHandler, submit};
 use crate::flush::flush;
 use crate::unaligned::UnalignedStore;
 
-/// The most clients at a time. QEMU's and libnbd's tools open up to 16 connections to one disk. Each may hold
-/// some 100 MiB in the worst case.
+/// The most clients at a time, with those that have gone and whose operations have not ended. QEMU's and
+/// libnbd's tools open up to 16 connections to one disk. Each may hold some 100 MiB in the worst case.
 const CLIENTS_MAX: usize = 32;
 /// The bytes that one receive takes, besides payloads.
 const RECEIVE_LEN: usize = 64 << 10;
@@ -53,6 +59,14 @@ pub enum NbdStartError {
     /// A file that is no socket has this path.
     #[error("{}: the file is not a socket", .0.display())]
     NotASocket(PathBuf),
+    /// Clients of an earlier server of another disk may wait at this socket.
+    #[error(
+        "{}: NBD clients of an earlier targe attach may still wait to reconnect here, and it served another disk, or the \
+         same disk otherwise (--luks, another initiator name): they would continue on this one. Nothing was written. \
+         Attach as before; or, once these clients have ended, remove {}.disk",
+        .0.display(), .0.display()
+    )]
+    OtherDisk(PathBuf),
     /// The path is longer than the system allows for a socket.
     #[error("{}: the path of a socket has at most 107 bytes", .0.display())]
     PathTooLong(PathBuf),
@@ -85,6 +99,8 @@ struct Shared {
     stopping: AtomicBool,
     waker: Waker,
     clients: Mutex<Vec<Client>>,
+    /// Whether a client was refused because there were too many. It may try again, on the next server too.
+    has_refused: AtomicBool,
 }
 
 impl std::fmt::Debug for Shared {
@@ -95,7 +111,11 @@ impl std::fmt::Debug for Shared {
 
 struct Client {
     inbox: Arc<CompletionQueue>,
-    thread: JoinHandle<()>,
+    /// The thread, until the server waits for its end.
+    thread: Option<JoinHandle<()>>,
+    /// The socket, until the client's thread closes it.
+    socket: Weak<OwnedFd>,
+    disk: UnalignedStore,
 }
 
 /// The results of operations. The threads that complete the operations put them in.
@@ -125,7 +145,7 @@ impl Server {
         watch: EventHandler,
         negotiation_max: Duration,
     ) -> Result<Self, NbdStartError> {
-        let (socket, file) = listen(path)?;
+        let (socket, file) = listen(path, (export.key, export.former_key))?;
         let shared = Arc::new(Shared {
             disk: UnalignedStore::new(disk),
             export,
@@ -134,6 +154,7 @@ impl Server {
             stopping: AtomicBool::new(false),
             waker: Waker::new().map_err(NbdStartError::Start)?,
             clients: Mutex::default(),
+            has_refused: AtomicBool::new(false),
         });
         let theirs = Arc::clone(&shared);
         let accepting = std::thread::Builder::new()
@@ -153,10 +174,13 @@ impl Server {
         self.shared.waker.wake();
         // A thread that panicked has nothing left to wait for.
         let _ = self.accepting.join();
-        let clients = std::mem::take(&mut *self.shared.clients());
-        clients.iter().for_each(|client| client.inbox.waker.wake());
-        for client in clients {
-            let _ = client.thread.join();
+        let mut threads = Vec::new();
+        for client in &mut *self.shared.clients() {
+            client.inbox.waker.wake();
+            threads.extend(client.thread.take());
+        }
+        for thread in threads {
+            let _ = thread.join();
         }
         flush(&self.shared.disk)
     }
@@ -175,22 +199,57 @@ impl Shared {
     /// Starts a client's thread.
     fn start_client(self: &Arc<Self>, socket: OwnedFd) -> io::Result<()> {
         let mut clients = self.clients();
-        clients.retain(|client| !client.thread.is_finished());
+        clients.retain(|client| client.thread.as_ref().is_some_and(|thread| !thread.is_finished()));
         if clients.len() >= CLIENTS_MAX {
+            self.has_refused.store(true, Ordering::Release);
             (self.watch)(AttachEvent::TooManyClients);
             return Ok(());
         }
         let inbox = Arc::new(CompletionQueue { results: Mutex::default(), waker: Waker::new()? });
         let (shared, theirs) = (Arc::clone(self), Arc::clone(&inbox));
+        let (socket, disk) = (Arc::new(socket), self.disk.for_new_client());
+        let client = Client { inbox, thread: None, socket: Arc::downgrade(&socket), disk: disk.clone() };
         let thread = std::thread::Builder::new()
             .name("nbd client".to_owned())
-            .spawn(move || Connection::new(&shared, theirs, socket).run())?;
-        clients.push(Client { inbox, thread });
+            .spawn(move || Connection::new(&shared, theirs, socket, disk).run())?;
+        clients.push(Client { thread: Some(thread), ..client });
         Ok(())
+    }
+
+    /// Abandons the requests of all clients but `own` that have closed their connection, whether their
+    /// threads have noticed it or not.
+    fn abandon_closed(&self, own: &Arc<OwnedFd>) {
+        self.abandon_closed_and_count(Some(own));
+    }
+
+    /// Returns whether clients are connected, or were refused, so that they may connect to the next server.
+    fn leaves_clients(&self) -> bool {
+        self.abandon_closed_and_count(None) > 0 || self.has_refused.load(Ordering::Acquire)
+    }
+
+    /// Abandons the requests of all clients but `own` that have closed their connection. Returns how many
+    /// others are connected.
+    fn abandon_closed_and_count(&self, own: Option<&Arc<OwnedFd>>) -> usize {
+        let clients = self.clients();
+        let others = clients.iter().filter(|client| !client.disk.is_abandoned());
+        let others = others.filter_map(|client| Some((client.socket.upgrade()?, &client.disk)));
+        let is_other = |socket: &Arc<OwnedFd>| own.is_none_or(|own| !Arc::ptr_eq(socket, own));
+        let others: Vec<_> = others.filter(|(socket, _)| is_other(socket)).collect();
+        if others.is_empty() {
+            return 0;
+        }
+        // `poll` reports a closed connection even when no event is requested.
+        let mut fds: Vec<_> =
+            others.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::empty())).collect();
+        while poll(&mut fds, Some(&Timespec::default())).is_err() {
+            // The call was interrupted or out of memory.
+        }
+        let closed = fds.iter().zip(&others).filter(|(fd, _)| !fd.revents().is_empty());
+        others.len() - closed.map(|(_, (_, disk))| disk.abandon()).count()
     }
 }
 
-/// Accepts clients until the server stops; then closes the socket and removes its file.
+/// Accepts clients until the server stops; then removes the file of the socket.
 fn accept_all(shared: &Arc<Shared>, socket: &OwnedFd, file: SocketFile) {
     while !shared.is_stopping() {
         let mut fds = [PollFd::new(socket, PollFlags::IN), PollFd::new(&shared.waker, PollFlags::IN)];
@@ -207,14 +266,19 @@ fn accept_all(shared: &Arc<Shared>, socket: &OwnedFd, file: SocketFile) {
             Err(_) => std::thread::sleep(ACCEPT_AGAIN),
         }
     }
-    drop(file);
+    file.remove(|| {
+        let mut fds = [PollFd::new(socket, PollFlags::IN)];
+        let waits_to_be_accepted = poll(&mut fds, Some(&Timespec::default())) != Ok(0);
+        waits_to_be_accepted || shared.leaves_clients()
+    });
 }
 
 /// One client's socket and its session.
 struct Connection<'a> {
     shared: &'a Arc<Shared>,
     inbox: Arc<CompletionQueue>,
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
+    disk: UnalignedStore,
     session: Session,
     pool: Pool,
     out: Transmit,
@@ -228,11 +292,16 @@ struct Connection<'a> {
 struct Disconnected;
 
 impl<'a> Connection<'a> {
-    fn new(shared: &'a Arc<Shared>, inbox: Arc<CompletionQueue>, socket: OwnedFd) -> Self {
+    fn new(
+        shared: &'a Arc<Shared>,
+        inbox: Arc<CompletionQueue>,
+        socket: Arc<OwnedFd>,
+        disk: UnalignedStore,
+    ) -> Self {
         let pool = Pool::new(POOL_KEPT_BYTES);
-        let session = Session::new(shared.export.clone(), shared.disk.capabilities(), pool.clone());
-        let negotiated_by = Instant::now() + shared.negotiation_max;
-        Self { shared, inbox, socket, session, pool, out: Transmit::new(), congested: false, negotiated_by }
+        let session = Session::new(shared.export.clone(), disk.capabilities(), pool.clone());
+        let (out, negotiated_by) = (Transmit::new(), Instant::now() + shared.negotiation_max);
+        Self { shared, inbox, socket, disk, session, pool, out, congested: false, negotiated_by }
     }
 
     fn run(mut self) {
@@ -240,6 +309,26 @@ impl<'a> Connection<'a> {
         while self.run_once(&mut receive).is_ok() && !self.is_over() {}
         if let Some(why) = self.session.cut_off() {
             (self.shared.watch)(AttachEvent::Misbehaved(why));
+        }
+        drop(receive);
+        self.await_operations();
+    }
+
+    /// Disconnects the client, and waits until its operations have ended: until then they hold memory, and
+    /// can change the medium.
+    fn await_operations(self) {
+        let Self { inbox, socket, disk, mut session, pool, out, .. } = self;
+        disk.abandon();
+        drop((socket, out, pool));
+        session.disconnected();
+        while !session.is_idle() {
+            // If the call was interrupted or out of memory, the loop checks again.
+            let _ = poll(&mut [PollFd::new(&inbox.waker, PollFlags::IN)], None);
+            inbox.waker.clear();
+            for (ticket, result) in inbox.take() {
+                session.completed(ticket, result);
+            }
+            session.disconnected();
         }
     }
 
@@ -253,15 +342,17 @@ impl<'a> Connection<'a> {
         if self.shared.is_stopping() {
             self.session.shut_down();
         }
-        self.session.medium_is(self.shared.disk.capabilities());
-        let results = std::mem::take(&mut *self.inbox.results.lock().unwrap_or_else(PoisonError::into_inner));
-        for (ticket, result) in results {
+        self.session.medium_is(self.disk.capabilities());
+        for (ticket, result) in self.inbox.take() {
             self.session.completed(ticket, result);
+        }
+        if self.session.has_operations() {
+            self.shared.abandon_closed(&self.socket);
         }
         while let Some((ticket, action)) = self.session.poll() {
             let inbox = Arc::clone(&self.inbox);
             let done = Box::new(move |result| inbox.put(ticket, result));
-            submit(&self.shared.disk, action, &self.shared.watch, done);
+            submit(&self.disk, action, &self.shared.watch, done);
         }
         if self.out.is_empty() {
             self.session.transmit(&mut self.out);
@@ -358,6 +449,10 @@ impl<'a> Connection<'a> {
 }
 
 impl CompletionQueue {
+    fn take(&self) -> Vec<(Ticket, Result<OpOutput, Failure>)> {
+        std::mem::take(&mut *self.results.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn put(&self, ticket: Ticket, result: Result<OpOutput, Failure>) {
         self.results.lock().unwrap_or_else(PoisonError::into_inner).push((ticket, result));
         self.waker.wake();

@@ -5,6 +5,8 @@
 //! and [`Session::completed`], then drains [`Session::poll`] and [`Session::transmit`]. It reads from the
 //! socket only while [`Session::wants_input`] returns true.
 
+mod refusal;
+
 use std::collections::VecDeque;
 
 use base::buffer::{Buf, Bytes, DataList, Pool};
@@ -13,8 +15,8 @@ use base::transmit::Transmit;
 use store::api::{Capabilities, Durability, Extent, Failure, Fault, OpAction, OpOutput};
 
 use ::nbd::wire::{
-    Cmd, Errno, FIXED_NEWSTYLE, FLAG_DF, FLAG_FAST_ZERO, FLAG_FUA, FLAG_NO_HOLE, FLAG_REQ_ONE, Head,
-    NO_ZEROES, Opt, OptionHeader, Rep, Request, WrongMagic, greeting,
+    Cmd, Errno, FIXED_NEWSTYLE, FLAG_FUA, FLAG_NO_HOLE, FLAG_REQ_ONE, Head, NO_ZEROES, Opt, OptionHeader,
+    Rep, Request, WrongMagic, greeting,
 };
 
 use super::Export;
@@ -211,6 +213,20 @@ impl Session {
         self.input = Vec::new();
     }
 
+    /// Records that the connection is no longer usable: drops the operations that were not polled, and all
+    /// that is to be sent.
+    pub fn disconnected(&mut self) {
+        self.input_ended();
+        for (ticket, _) in std::mem::take(&mut self.operations) {
+            if let Some(dropped) = self.under_way.get_mut(ticket.0).and_then(Option::take) {
+                self.free.push(ticket.0);
+                self.held_bytes = self.held_bytes.saturating_sub(dropped.held_bytes);
+            }
+        }
+        self.answers.clear();
+        self.answer_bytes = 0;
+    }
+
     /// Refuses new requests from now on; those under way are still answered.
     pub fn shut_down(&mut self) {
         self.shutting_down = true;
@@ -273,9 +289,14 @@ impl Session {
         self.parse_input();
     }
 
+    /// Returns whether there are operations to poll.
+    pub fn has_operations(&self) -> bool {
+        !self.operations.is_empty()
+    }
+
     /// Returns whether there are operations to poll, or something to transmit.
     pub fn has_output(&self) -> bool {
-        !self.operations.is_empty() || !self.answers.is_empty()
+        self.has_operations() || !self.answers.is_empty()
     }
 
     /// Returns whether nothing is under way and nothing is to be sent.
@@ -458,52 +479,6 @@ impl Session {
         let held_bytes = if transfers { to_usize(len) } else { 0 };
         self.held_bytes += held_bytes;
         self.start(UnderWay { cookie: request.cookie, held_bytes, kind }, action);
-    }
-
-    /// Returns why a request is refused without an operation on the medium.
-    fn refusal(&self, request: &Request) -> Option<Errno> {
-        if self.shutting_down {
-            return Some(Errno::SHUTDOWN);
-        }
-        let (allowed, changes) = match request.command {
-            Cmd::READ if self.negotiation.structured => (FLAG_FUA | FLAG_DF, false),
-            Cmd::READ | Cmd::FLUSH | Cmd::CACHE => (FLAG_FUA, false),
-            Cmd::WRITE | Cmd::TRIM => (FLAG_FUA, true),
-            Cmd::WRITE_ZEROES => (FLAG_FUA | FLAG_NO_HOLE | FLAG_FAST_ZERO, true),
-            Cmd::BLOCK_STATUS if self.negotiation.block_status => (FLAG_FUA | FLAG_REQ_ONE, false),
-            _ => return Some(Errno::INVAL),
-        };
-        if request.flags & !allowed != 0 {
-            return Some(Errno::INVAL);
-        }
-        if changes && self.profile.read_only {
-            return Some(Errno::PERM);
-        }
-        let len = u64::from(request.len);
-        if request.command == Cmd::FLUSH {
-            return (request.at != 0 || len != 0).then_some(Errno::INVAL);
-        }
-        if request.at.checked_add(len).is_none_or(|end| end > self.profile.len) {
-            let grows = matches!(request.command, Cmd::WRITE | Cmd::WRITE_ZEROES);
-            return Some(if grows { Errno::NOSPC } else { Errno::INVAL });
-        }
-        match request.command {
-            Cmd::READ | Cmd::WRITE if len > to_u64(PAYLOAD_LEN_MAX) => Some(Errno::INVAL),
-            Cmd::CACHE if len > to_u64(PAYLOAD_LEN_MAX) => Some(Errno::OVERFLOW),
-            Cmd::BLOCK_STATUS if len == 0 => Some(Errno::INVAL),
-            Cmd::WRITE_ZEROES if request.flags & FLAG_FAST_ZERO != 0 && !self.zeroes_fast(request) => {
-                Some(Errno::NOTSUP)
-            }
-            _ => None,
-        }
-    }
-
-    /// Returns whether zeroing is known to be faster than writing, because it deallocates whole blocks.
-    fn zeroes_fast(&self, request: &Request) -> bool {
-        let granule = u64::from(self.profile.logical_block_len.max(1));
-        let whole = request.at.is_multiple_of(granule) && u64::from(request.len).is_multiple_of(granule);
-        let holes = request.flags & FLAG_NO_HOLE == 0;
-        whole && holes && self.profile.thin && self.profile.deallocated_reads_zero
     }
 
     /// Appends a full buffer to the payload, and starts the write when the payload is complete.

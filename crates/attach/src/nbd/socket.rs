@@ -1,16 +1,23 @@
 //! The socket file: created with access for its owner only, replaced only when no process listens on it,
 //! removed at the end.
+//!
+//! A file next to it, `SOCKET.disk`, contains the key of what is served there. Clients that lost their server
+//! connect to the next one by themselves, and write to it what they have cached. So the key outlives a
+//! server that was killed, or that disconnected clients at its end, and only a server of the same follows it.
+//! Such clients can wait for any length of time: a server that finds a key leaves it, and only the user
+//! removes it.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::NbdStartError;
+use crate::device_key::DeviceKey;
 
 /// The most clients that may wait to be accepted.
 const BACKLOG: i32 = 64;
@@ -21,15 +28,34 @@ pub(super) struct SocketFile {
     path: PathBuf,
     /// The device and inode numbers of the file that this process created.
     identity: (u64, u64),
+    /// Whether clients of an earlier server may still wait.
+    is_continued: bool,
 }
 
-/// Listens at `path`.
-pub(super) fn listen(path: &Path) -> Result<(OwnedFd, SocketFile), NbdStartError> {
+/// What is served at a socket, by its key, and by the key that an earlier release gave it.
+pub(super) type Keys = (Option<DeviceKey>, Option<DeviceKey>);
+
+/// Refuses a path where a process listens. A server calls this before it logs in as the successor of a dead
+/// one: the login ends the session of the server before.
+///
+/// # Errors
+/// [`NbdStartError::InUse`], or the path cannot be examined.
+pub fn refuse_served(path: &Path) -> Result<(), NbdStartError> {
+    let address = SocketAddrUnix::new(path).map_err(|_| NbdStartError::PathTooLong(path.to_owned()))?;
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    if is_socket && is_served(path, &address)? {
+        return Err(NbdStartError::InUse(path.to_owned()));
+    }
+    Ok(())
+}
+
+/// Listens at `path`. `keys` identify what is served there.
+pub(super) fn listen(path: &Path, keys: Keys) -> Result<(OwnedFd, SocketFile), NbdStartError> {
     let failed = |source: io::Error| NbdStartError::Listen { path: path.to_owned(), source };
     let address = SocketAddrUnix::new(path).map_err(|_| NbdStartError::PathTooLong(path.to_owned()))?;
     // A process replaces a stale socket under a lock. Otherwise two could each remove the socket that the
     // other just created.
-    let _alone = lock_directory(path).map_err(failed)?;
+    let _alone = lock_directory(path, FlockOperation::LockExclusive).map_err(failed)?;
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -40,58 +66,127 @@ pub(super) fn listen(path: &Path) -> Result<(OwnedFd, SocketFile), NbdStartError
     // The file takes its mode from the socket at the time of the bind, so other users can connect at no
     // moment.
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(|errno| failed(errno.into()))?;
-    match rustix::net::bind(&socket, &address) {
-        Err(rustix::io::Errno::ADDRINUSE) => {
-            remove_stale(path, &address)?;
-            rustix::net::bind(&socket, &address).map_err(|errno| failed(errno.into()))?;
-        }
-        other => other.map_err(|errno| failed(errno.into()))?,
+    let is_stale = fs::symlink_metadata(path).is_ok();
+    if is_stale {
+        refuse_used(path, &address)?;
     }
+    let former = former_server(path, keys).map_err(failed)?;
+    if former == FormerServer::Other {
+        return Err(NbdStartError::OtherDisk(path.to_owned()));
+    }
+    if is_stale {
+        fs::remove_file(path).map_err(failed)?;
+    }
+    // The key comes first, so that there is no socket of a process that died without it.
+    write_key(path, keys.0).map_err(failed)?;
+    rustix::net::bind(&socket, &address).map_err(|errno| failed(errno.into()))?;
     rustix::net::listen(&socket, BACKLOG).map_err(|errno| failed(errno.into()))?;
     let made = fs::symlink_metadata(path).map_err(failed)?;
-    Ok((socket, SocketFile { path: path.to_owned(), identity: (made.dev(), made.ino()) }))
+    let identity = (made.dev(), made.ino());
+    let is_continued = former == FormerServer::Same;
+    Ok((socket, SocketFile { path: path.to_owned(), identity, is_continued }))
 }
 
-impl Drop for SocketFile {
-    fn drop(&mut self) {
+impl SocketFile {
+    /// Removes the socket, and then the key, unless clients wait for the next server. `may_return` is called
+    /// when no client can connect any more, and returns whether this server leaves clients that may connect
+    /// to the next one.
+    pub(super) fn remove(self, may_return: impl FnOnce() -> bool) {
+        // Without the lock, the next server could write its key before this one removes its own. If the
+        // directory cannot be locked, the key stays.
+        let alone = lock_directory(&self.path, FlockOperation::NonBlockingLockExclusive);
         // Another process may have put another file there meanwhile; that file stays.
         let ours = fs::symlink_metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == self.identity);
         if ours {
             // If the file cannot be removed, the next start finds that no process listens and replaces it.
             let _ = fs::remove_file(&self.path);
+            if !may_return() && !self.is_continued && alone.is_ok() {
+                let _ = fs::remove_file(key_path(&self.path));
+            }
         }
     }
 }
 
-/// Removes the socket of a process that has ended.
-fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), NbdStartError> {
+/// Who served at a socket before, and may have left clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FormerServer {
+    /// No server, or one of an earlier release without keys.
+    Unknown,
+    /// A server of the same.
+    Same,
+    /// A server of something else.
+    Other,
+}
+
+/// Returns the path of the file that identifies what is served at a socket.
+fn key_path(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".disk");
+    path.into()
+}
+
+fn write_key(socket: &Path, key: Option<DeviceKey>) -> io::Result<()> {
+    let Some(key) = key else { return Ok(()) };
+    // Whatever was there is replaced, and no link is followed.
+    let path = key_path(socket);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(format!("{:016x}\n", key.note()).as_bytes())
+}
+
+/// Returns who left a key at the socket.
+fn former_server(socket: &Path, (key, former): Keys) -> io::Result<FormerServer> {
+    let text = match fs::read_to_string(key_path(socket)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FormerServer::Unknown),
+        other => other?,
+    };
+    let theirs = u64::from_str_radix(text.trim_end(), 16).ok().map(DeviceKey::of_note);
+    let same = theirs.is_some() && [key, former].contains(&theirs);
+    Ok(if same { FormerServer::Same } else { FormerServer::Other })
+}
+
+/// Refuses a path that is not the socket of a process that has ended.
+fn refuse_used(path: &Path, address: &SocketAddrUnix) -> Result<(), NbdStartError> {
     let failed = |source: io::Error| NbdStartError::Listen { path: path.to_owned(), source };
     if !fs::symlink_metadata(path).map_err(failed)?.file_type().is_socket() {
         return Err(NbdStartError::NotASocket(path.to_owned()));
     }
+    if is_served(path, address)? {
+        return Err(NbdStartError::InUse(path.to_owned()));
+    }
+    Ok(())
+}
+
+/// Returns whether a process listens at a socket.
+fn is_served(path: &Path, address: &SocketAddrUnix) -> Result<bool, NbdStartError> {
+    let failed =
+        |errno: rustix::io::Errno| NbdStartError::Listen { path: path.to_owned(), source: errno.into() };
     let probe = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
         SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
         None,
     )
-    .map_err(|errno| failed(errno.into()))?;
+    .map_err(failed)?;
     match rustix::net::connect(&probe, address) {
-        Err(rustix::io::Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed),
+        Err(rustix::io::Errno::CONNREFUSED) => Ok(false),
         // The connection was accepted, or the backlog is full: a process listens.
-        Ok(()) | Err(rustix::io::Errno::AGAIN) => Err(NbdStartError::InUse(path.to_owned())),
-        Err(errno) => Err(failed(errno.into())),
+        Ok(()) | Err(rustix::io::Errno::AGAIN) => Ok(true),
+        Err(errno) => Err(failed(errno)),
     }
 }
 
 /// Locks the directory of `path` until the result is dropped.
-fn lock_directory(path: &Path) -> io::Result<OwnedFd> {
+fn lock_directory(path: &Path, how: FlockOperation) -> io::Result<OwnedFd> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory, flags, Mode::empty())?;
-    rustix::fs::flock(&directory, FlockOperation::LockExclusive)?;
+    rustix::fs::flock(&directory, how)?;
     Ok(directory)
 }

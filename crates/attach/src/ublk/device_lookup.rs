@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::control::Control;
 use super::device::UblkStartError;
 use super::wire::{DeviceInfo, State};
-use base::int_cast::to_u64;
+use crate::device_key::DeviceKey;
 
 /// How long a killed server may take to end.
 pub(super) const DYING_MAX: Duration = Duration::from_secs(5);
@@ -17,40 +17,11 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// The most devices that are examined. The kernel supports a million; systems have a few.
 const DEVICES_MAX: usize = 4096;
 
-/// Identifies the disk of a device: the name by which it was attached, and the identity that the disk
-/// reports. A device keeps its key, so that after its server's death only the same disk can serve it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceKey {
-    name: u32,
-    disk: u32,
-}
-
 /// A device that waits for a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitingDevice {
     pub(super) device: u32,
     pub(super) key: DeviceKey,
-}
-
-impl DeviceKey {
-    /// Makes the key of a disk that is attached by `name`, and reports the identity `disk`.
-    pub fn new(name: &[u8], disk: &[u8]) -> Self {
-        Self { name: folded(name), disk: folded(disk) }
-    }
-
-    /// Returns the note that the kernel keeps with the device.
-    pub(super) fn note(self) -> u64 {
-        u64::from(self.name) << 32 | u64::from(self.disk)
-    }
-
-    pub(super) fn of_note(note: u64) -> Self {
-        let low = |word: u64| u32::try_from(word & u64::from(u32::MAX)).unwrap_or_default();
-        Self { name: low(note >> 32), disk: low(note) }
-    }
-
-    fn has_name_of(self, other: Self) -> bool {
-        self.name == other.name
-    }
 }
 
 /// Finds a device that was attached by this name. Returns `Some` if it waits for a server.
@@ -63,35 +34,20 @@ pub fn find(name: &[u8]) -> Result<Option<WaitingDevice>, UblkStartError> {
     // The lock holds until the control device is closed. A process that adds a device also holds it, until
     // other processes can see that the device is served.
     control.lock().map_err(UblkStartError::Control)?;
-    find_waiting(&mut control, DeviceKey::new(name, &[]))
+    find_waiting(&mut control, |key| key.has_name(name))
 }
 
-/// Returns five bytes by which a target identifies the server of a device of this name, and its disk number
-/// `member`. The next server of the device gets the same bytes; no other server gets them, on this machine or
-/// on others.
-///
-/// A target ends the last server's session when the next server logs in with the same bytes. Without that, a
-/// delayed write of the dead server could be executed after a newer write to the same blocks.
-pub fn initiator_id(name: &[u8], member: usize) -> [u8; 5] {
-    // A device does not outlive the boot. Without the boot's identifier, hosts with the same name would
-    // replace each other's sessions.
-    let boot = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let hash = fnv(&[&boot, name, &to_u64(member).to_be_bytes()].concat());
-    let [a, b, c, d, e, ..] = (hash ^ hash >> 24).to_le_bytes();
-    [a, b, c, d, e]
-}
-
-/// Finds a device with this name. Removes one that never became a disk and that no process has open.
+/// Finds a device whose key has the name. Removes one that never became a disk and that no process has open.
 pub(super) fn find_waiting(
     control: &mut Control,
-    key: DeviceKey,
+    has_name: impl Fn(DeviceKey) -> bool,
 ) -> Result<Option<WaitingDevice>, UblkStartError> {
     let deadline = Instant::now() + DYING_MAX;
     for device in numbers().map_err(UblkStartError::Control)? {
         // A device that is gone, or has another name, is skipped.
         while let Ok(info) = control.info(device) {
             let theirs = DeviceKey::of_note(info.note);
-            if !theirs.has_name_of(key) {
+            if !has_name(theirs) {
                 break;
             }
             match standing(&info) {
@@ -189,44 +145,9 @@ fn number(folder: &Path) -> io::Result<u64> {
     parsed.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Hashes a name to 32 bits: FNV-1a of 64 bits, both halves combined. Devices outlive processes, so this hash
-/// never changes.
-fn folded(name: &[u8]) -> u32 {
-    let hash = fnv(name);
-    u32::try_from((hash >> 32) ^ (hash & u64::from(u32::MAX))).unwrap_or_default()
-}
-
-fn fnv(bytes: &[u8]) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_key_survives_the_kernel() {
-        let key = DeviceKey::new(b"iscsi://host/iqn.2026-11.org.targe:rig/0", b"naa.6001");
-        assert_eq!(DeviceKey::of_note(key.note()), key);
-        let other_disk = DeviceKey::new(b"iscsi://host/iqn.2026-11.org.targe:rig/0", b"naa.6002");
-        assert!(key != other_disk && key.has_name_of(other_disk));
-        assert!(!key.has_name_of(DeviceKey::new(b"iscsi://host/iqn.2026-11.org.targe:rig/1", b"naa.6001")));
-    }
-
-    #[test]
-    fn names_are_folded_as_ever() {
-        // FNV-1a's own vectors: "" and "a" are cbf29ce484222325 and af63dc4c8601ec8c.
-        assert_eq!(folded(b""), 0xcbf2_9ce4 ^ 0x8422_2325);
-        assert_eq!(folded(b"a"), 0xaf63_dc4c ^ 0x8601_ec8c);
-    }
-
-    #[test]
-    fn the_next_server_has_the_same_card_and_nobody_else() {
-        let card = initiator_id(b"disk", 0);
-        assert_eq!(card, initiator_id(b"disk", 0));
-        assert!(card != initiator_id(b"disk", 1) && card != initiator_id(b"disc", 0));
-    }
 
     #[test]
     fn remains_of_a_process_do_not_live() {

@@ -16,7 +16,8 @@
 //! would converge on the same threads.
 //!
 //! A device outlives its server (UBLK_F_USER_RECOVERY): its requests wait until another server takes it over.
-//! That server must serve the same disk, which the device identifies by its [`DeviceKey`].
+//! That server must show the same data, which the device identifies by its
+//! [`DeviceKey`](crate::device_key::DeviceKey).
 
 mod control;
 mod descriptors;
@@ -30,7 +31,7 @@ mod wire;
 
 use control::Control;
 pub use device::{Device, DeviceUse, EndError, Started, UblkStartError};
-pub use device_lookup::{DeviceKey, WaitingDevice, find, initiator_id};
+pub use device_lookup::{WaitingDevice, find};
 
 /// Checks whether this process can make block devices.
 ///

@@ -130,6 +130,7 @@ impl SgStore {
             volatile_cache: false,
             thin: false,
             deallocated_reads_zero: false,
+            zeroes_by_deallocating: false,
             deallocated_is_gone: false,
             rotational: false,
             crypto_erase: false,

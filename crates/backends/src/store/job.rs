@@ -2,7 +2,7 @@
 
 use base::buffer::DataList;
 use drivers::files::Errno;
-use store::api::OpId;
+use store::api::{Failure, OpId};
 
 use crate::open::Kind;
 use crate::overlap::Ticket;
@@ -28,13 +28,19 @@ pub(super) enum Work {
         ticket: Option<Ticket>,
         /// The data from the submitter, if a copy of it is written.
         original: Option<DataList>,
-        /// The data again, if the write may have to be repeated.
+        /// The data again, if a write that lacks space must be repeated.
         again: Option<DataList>,
         /// The error of the first attempt, if this is the second.
         first_errno: Option<Errno>,
     },
     /// A flush, or the sync that makes another change durable.
     Sync(Ticket),
+    /// The sync that tells whether a stable write failed with the report of another one's failure.
+    Verify {
+        ticket: Option<Ticket>,
+        /// The failure of the write.
+        failure: Failure,
+    },
     Deallocate {
         stable: bool,
     },
@@ -49,6 +55,13 @@ pub(super) enum Work {
     },
     Extents,
     Clone,
+}
+
+impl Work {
+    /// Returns whether the operation may change how much storage the file takes.
+    pub(super) const fn changes_storage(&self) -> bool {
+        matches!(self, Self::Write { .. } | Self::Deallocate { .. } | Self::Zero { .. })
+    }
 }
 
 /// How to make a range read as zeros.

@@ -28,6 +28,11 @@ struct Rig {
 
 impl Rig {
     fn new(name: &str) -> Self {
+        Self::opened(name, false)
+    }
+
+    /// Returns a store whose file is used as if it were open with `O_DIRECT`, or not.
+    fn opened(name: &str, direct: bool) -> Self {
         let path = std::env::temp_dir().join(format!("targe-overlap-{name}-{}", std::process::id()));
         let spec = FileSpec {
             path: path.clone(),
@@ -38,7 +43,11 @@ impl Rig {
             write_cache: true,
         };
         let reactor = Reactor::new(&Config::default()).unwrap();
-        let store = FileStore::new(spec.open().unwrap(), reactor.files().queue(MediumId(1)));
+        let mut opened = spec.open().unwrap();
+        if direct {
+            opened.file = IoFile::new(opened.duplicate().unwrap(), true);
+        }
+        let store = FileStore::new(opened, reactor.files().queue(MediumId(1)));
         Self { store, next: 0, path, _reactor: reactor }
     }
 
@@ -60,9 +69,9 @@ impl Rig {
 
     /// Begins the sync of a change, whatever failed before.
     fn begin_sync(&mut self) -> Job {
-        let failed = self.store.sync_failed.take();
+        let failed = self.store.lost.take();
         let job = self.flush();
-        self.store.sync_failed = failed;
+        self.store.lost = failed;
         job
     }
 
@@ -156,6 +165,7 @@ fn unstable_writes_and_other_failures_are_not_concerned() {
 fn a_write_that_is_tried_again_for_space_holds_the_others() {
     for has_space in [false, true] {
         let mut rig = Rig::new(if has_space { "space" } else { "full" });
+        rig.store.verifier = None;
         let (full, good) = (rig.stable(), rig.stable());
         rig.end(full, Err(FileError { errno: Errno::NOSPC, done: 0 }));
         let again = rig.job();
@@ -169,6 +179,63 @@ fn a_write_that_is_tried_again_for_space_holds_the_others() {
             rig.end(again, Err(FileError { errno: Errno::NOSPC, done: 0 }));
             assert_eq!(rig.ended(), [(2, true), (1, false)]);
         }
+    }
+}
+
+#[test]
+fn a_write_that_lacks_space_itself_loses_nothing() {
+    for errno in [Errno::NOSPC, Errno::ROFS] {
+        for report in [None, Some(Errno::NOSPC), Some(Errno::IO), Some(NOT_BEGUN)] {
+            let mut rig =
+                Rig::new(&format!("verify-{}-{:?}", errno.raw_os_error(), report.map(Errno::raw_os_error)));
+            let (full, good) = (rig.stable(), rig.stable());
+            rig.end(full, Err(FileError { errno, done: 0 }));
+            let verify = rig.job();
+            assert!(matches!(verify.work, Work::Verify { .. }), "{verify:?}");
+            rig.end(good, Ok(()));
+            assert_eq!(rig.ended(), [], "the report may be that of the other write");
+            rig.end(verify, report.map_or(Ok(()), |errno| Err(FileError { errno, done: 0 })));
+            assert_eq!(rig.ended(), [(2, report.is_none()), (1, false)], "{report:?}");
+            assert_eq!(rig.store.has_lost_writes(), report.is_some(), "{report:?}");
+        }
+    }
+}
+
+#[test]
+fn the_verifier_is_not_the_open_file_description_that_is_written() {
+    let rig = Rig::new("description");
+    let flags = |file: &IoFile| rustix::fs::fcntl_getfl(file.file()).unwrap();
+    let verifier = rig.store.verifier.as_ref().unwrap();
+    assert_ne!(flags(verifier), flags(&rig.store.file), "they share their flags, and so their reports");
+}
+
+#[test]
+fn a_flush_that_was_not_begun_is_made_when_it_is_repeated() {
+    let not_begun = || Err(FileError { errno: NOT_BEGUN, done: 0 });
+    let mut rig = Rig::new("not-begun");
+    let first = rig.flush();
+    Store::submit(&mut rig.store, Op { id: OpId(2), action: OpAction::Flush });
+    assert_eq!(rig.ended(), [], "it relies on the first one");
+    rig.next = 2;
+    rig.end(first, not_begun());
+    assert_eq!(rig.ended(), [(2, false), (1, false)]);
+    assert!(!rig.store.has_lost_writes());
+    let again = rig.begin(OpAction::Flush);
+    assert_eq!(rig.ended(), [], "nothing is durable");
+    rig.end(again, Ok(()));
+    assert_eq!(rig.ended(), [(3, true)]);
+}
+
+#[test]
+fn a_stable_write_past_the_page_cache_can_take_the_report_of_a_failed_flush() {
+    for fault in [Errno::IO, Errno::NODEV, Errno::OPNOTSUPP] {
+        let mut rig = Rig::opened(&format!("direct-{}", fault.raw_os_error()), true);
+        let (bad, good) = (rig.stable(), rig.stable());
+        rig.end(good, Ok(()));
+        assert_eq!(rig.ended(), [], "its success counts when the other one has ended");
+        rig.end(bad, Err(FileError { errno: fault, done: 0 }));
+        assert_eq!(rig.ended(), [(2, false), (1, false)]);
+        assert!(rig.store.has_lost_writes(), "{fault}");
     }
 }
 
@@ -194,8 +261,8 @@ fn where_writes_take_reports_each_one_that_fails_is_a_flush_that_failed() {
             assert_eq!(rig.ended().is_empty(), takes_reports || name == "stable", "{name}");
             rig.end(write, full());
             if name == "stable" && !takes_reports {
-                let again = rig.job();
-                rig.end(again, full());
+                let verify = rig.job();
+                rig.end(verify, Ok(()));
             }
             let failed = rig.store.ready.iter().filter(|done| done.result.is_err()).count();
             assert_eq!(failed, 1 + usize::from(takes_reports), "{name}");
@@ -233,4 +300,20 @@ fn a_flush_of_nothing_new_ends_with_the_one_under_way() {
         ended.sort_unstable();
         assert_eq!(ended, [(1, !fails), (2, !fails)]);
     }
+}
+
+#[test]
+fn flushes_of_a_medium_that_has_lost_writes_fail_until_the_loss_is_accepted() {
+    let mut rig = Rig::new("known-loss");
+    rig.store.set_lost_writes();
+    Store::submit(&mut rig.store, Op { id: OpId(7), action: OpAction::Flush });
+    assert_eq!(rig.ended(), [(7, false)]);
+    // Nothing is unsynchronized as far as the store knows, but it knows too little.
+    rig.store.unsynced = false;
+    rig.store.accept_lost_writes();
+    let flush = rig.begin(OpAction::Flush);
+    assert_eq!(rig.ended(), []);
+    rig.end(flush, Ok(()));
+    assert!(matches!(rig.ended()[..], [(_, true)]));
+    assert!(!rig.store.has_lost_writes());
 }

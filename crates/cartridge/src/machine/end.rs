@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use store::api::OpAction;
+use store::api::{Fault, OpAction};
 
 use super::label_write::LabelWrite;
 use super::{Cartridge, Halt, Partition, segment_of};
@@ -58,12 +58,17 @@ impl Format {
 
 impl Cartridge {
     /// Ends the use of the cartridge. After a lost write, the label stays as it is, and the next load finds
-    /// the end of what was written.
-    pub(super) fn step_unload(&mut self) -> Result<Outcome, Halt> {
-        let saved = self.save_everything();
-        if let Err(Halt::Wait) = saved {
-            return Err(Halt::Wait);
-        }
+    /// the end of what was written. `given_up` is the error of what did not fit into the files.
+    pub(super) fn step_unload(&mut self, given_up: Option<Error>) -> Result<Outcome, Halt> {
+        let saved = match self.save_everything() {
+            Err(Halt::Wait) => return Err(Halt::Wait),
+            // The log is durable, and the next load finds its end as after a crash.
+            Err(Halt::Fail(Error::LabelWrite(failure))) if failure.fault == Fault::NoSpace => {
+                self.label_write.give_up();
+                Ok(())
+            }
+            saved => saved.and_then(|()| given_up.map_or(Ok(()), |error| Err(error.into()))),
+        };
         if !self.io.is_idle() {
             return Err(Halt::Wait);
         }
@@ -74,6 +79,7 @@ impl Cartridge {
         self.writer = None;
         self.dirty.clear();
         self.lost = None;
+        self.is_loss_told = false;
         self.is_writable = false;
         self.position = Position::default();
         self.damaged_headers.clear();
@@ -104,6 +110,11 @@ impl Cartridge {
 
     pub(super) fn step_erase(&mut self, erase: &mut Erase) -> Result<Outcome, Halt> {
         let partition = self.position.partition;
+        let is_worm = self.label.as_ref().is_some_and(|label| label.is_worm);
+        if erase.left.is_none() && is_worm && self.position.object < self.part(partition)?.now.objects {
+            // Not even filemarks.
+            return Err(Error::Worm.into());
+        }
         let old_end = match erase.old_end {
             Some(old_end) => old_end,
             None => *erase.old_end.insert(self.part(partition)?.now.end),

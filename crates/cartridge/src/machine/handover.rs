@@ -52,7 +52,7 @@ pub struct PartitionState {
 impl Cartridge {
     /// Returns whether records are not in the files, or not durable.
     pub fn is_unsynchronized(&self) -> bool {
-        !self.dirty.is_empty() || self.writer.as_ref().is_some_and(super::Writer::is_unfiled)
+        !self.dirty.is_empty() || self.is_unfiled()
     }
 
     /// Returns whether [`Self::export`] returns a state.
@@ -75,14 +75,19 @@ impl Cartridge {
             position,
             writer: _,
             append: _,
+            trailing: _,
             spares: _,
             dirty: _,
             lost: _,
+            is_loss_told: _,
+            is_cut: _,
+            giving_up: _,
             damaged_headers,
             is_end_skipped,
             ahead: _,
             task: _,
             outcome: _,
+            stored: _,
         } = self;
         if !self.is_movable() {
             return None;

@@ -53,6 +53,11 @@ impl LabelWrite {
         self.first = 1 - copy.min(1);
     }
 
+    /// Returns whether the label is being written.
+    pub(super) const fn is_under_way(&self) -> bool {
+        !matches!(self.stage, Stage::Idle)
+    }
+
     /// Returns whether the label was changed since it was written, and which copy is to be written first.
     pub(super) const fn export(&self) -> (bool, u8) {
         (self.is_changed, self.first)

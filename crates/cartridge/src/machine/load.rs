@@ -1,6 +1,7 @@
 //! Loading: choosing a copy of the label, and finding the end of each partition.
 
 use alloc::boxed::Box;
+use core::cmp::Ordering;
 
 use base::buffer::Bytes;
 use base::int_cast::to_usize;
@@ -8,7 +9,7 @@ use store::api::{Failure, Fault, OpAction};
 
 use super::read::StoredBytes;
 use super::resync::Evidence;
-use super::{Cartridge, Halt, segment_of};
+use super::{Cartridge, Halt, Task, segment_of};
 use crate::command::{LabelCopies, LoadReport, Outcome, Position, Recovery};
 use crate::error::Error;
 use crate::fault_injection::{Bug, is_injected};
@@ -36,6 +37,10 @@ struct Scan {
     stored: Option<StoredBytes>,
     evidence: Option<Evidence>,
     recovery: Recovery,
+    /// Whether what was found is being kept in the label.
+    is_saving: bool,
+    /// Whether the label cannot be written, so that nothing is kept.
+    is_label_full: bool,
 }
 
 impl Load {
@@ -51,6 +56,9 @@ impl Cartridge {
             self.label = None;
             self.parts.clear();
             self.cache.clear();
+            // Nothing was acknowledged yet: what recovery could not make durable is there to be found again.
+            self.lost = None;
+            self.dirty.clear();
         }
         loaded
     }
@@ -95,6 +103,7 @@ impl Cartridge {
     fn take_label(&mut self, mut label: Label, is_writable: bool) {
         self.is_writable = is_writable;
         self.lost = None;
+        self.is_loss_told = false;
         self.set_partitions(&label.secret, &label.partitions);
         if is_writable {
             label.loads = label.loads.saturating_add(1);
@@ -108,6 +117,7 @@ impl Cartridge {
     /// Moves the end of a partition behind every item that was written after the checkpoint.
     fn scan(&mut self, partition: u8, scan: &mut Scan) -> Result<(), Halt> {
         loop {
+            self.keep_recovered(partition, scan)?;
             let now = self.part(partition)?.now;
             // Nothing is written in epoch 0, nor behind the end after an orderly unload.
             if now.epoch == 0 || self.label.as_ref().is_some_and(|label| label.is_unloaded) {
@@ -155,6 +165,49 @@ impl Cartridge {
             scan.recovery.recovered += u64::from(item.kind != ItemKind::Pad);
         }
         self.mark_recovered_dirty(partition)
+    }
+
+    /// Keeps what was found in the label from time to time, so that a load that is interrupted goes on from
+    /// there the next time.
+    fn keep_recovered(&mut self, partition: u8, scan: &mut Scan) -> Result<(), Halt> {
+        if !scan.is_saving {
+            // What looks like a torn item is decided first.
+            if scan.is_label_full || scan.evidence.is_some() || !self.is_checkpoint_due() {
+                return Ok(());
+            }
+            self.mark_recovered_dirty(partition)?;
+            scan.is_saving = true;
+        }
+        self.flush_segments()?;
+        let part = self.part_mut(partition)?;
+        part.durable = part.now.end;
+        if self.is_checkpoint_due() {
+            self.checkpoint();
+        }
+        match self.save_label() {
+            Err(Halt::Wait) => return Err(Halt::Wait),
+            Err(Halt::Fail(_)) => {
+                self.label_write.give_up();
+                scan.is_label_full = true;
+            }
+            Ok(()) => {}
+        }
+        scan.is_saving = false;
+        Ok(())
+    }
+
+    /// Returns how much of the cartridge a load has checked that goes on, and how much there could be.
+    pub fn load_progress(&self) -> Option<(u64, u64)> {
+        let Some(Task::Load(Load { stage: Stage::Scan { partition, .. }, .. })) = &self.task else {
+            return None;
+        };
+        let current = usize::from(*partition);
+        let checked = self.parts.iter().enumerate().map(|(number, part)| match number.cmp(&current) {
+            Ordering::Less => part.now.capacity,
+            Ordering::Equal => occupied(part.now.end).min(part.now.capacity),
+            Ordering::Greater => 0,
+        });
+        Some((checked.sum(), self.parts.iter().map(|part| part.now.capacity).sum()))
     }
 
     fn accept(&mut self, partition: u8, item: &ItemHeader) -> Result<(), Error> {

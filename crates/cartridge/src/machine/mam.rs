@@ -11,9 +11,8 @@ const IDS: [u16; 18] = [
     0x0000, 0x0001, 0x0003, 0x0004, 0x0006, 0x0007, 0x0009, 0x0220, 0x0221, 0x0222, 0x0223, 0x0224, 0x0400,
     0x0401, 0x0405, 0x0406, 0x0407, 0x0408,
 ];
+/// Capacities of partitions, and what was written and read, count 2^20 bytes (SPC-5).
 const MIB: u64 = 1 << 20;
-/// Capacities in the memory count 10^6 bytes, as those of a cartridge do.
-const MB: u64 = 1_000_000;
 const MANUFACTURER: &[u8; 8] = b"TARGE   ";
 
 impl Cartridge {
@@ -52,8 +51,8 @@ impl Cartridge {
         let ascii = |value: &[u8], len| (AttributeFormat::Ascii, padded(value, len));
         let medium_type = if label.is_worm { 0x80 } else { 0x00 };
         Some(match id {
-            0x0000 => number(now.capacity.saturating_sub(occupied(now.end)) / MB),
-            0x0001 => number(now.capacity / MB),
+            0x0000 => number(now.capacity.saturating_sub(occupied(now.end)) / MIB),
+            0x0001 => number(now.capacity / MIB),
             0x0003 => number(label.loads),
             0x0004 => number(u64::try_from(SPACE - label.attributes.used().min(SPACE)).unwrap_or(0)),
             0x0006 => bytes(&[label.profile.density_code()]),
@@ -68,7 +67,8 @@ impl Cartridge {
             0x0401 => ascii(&label.serial, 32),
             0x0405 => bytes(&[label.profile.density_code()]),
             0x0406 => ascii(&label.date, 8),
-            0x0407 => number(label.capacity / MB),
+            // The size of the memory itself, in bytes.
+            0x0407 => number(u64::try_from(SPACE).unwrap_or(0)),
             0x0408 => bytes(&[medium_type]),
             _ => return None,
         })

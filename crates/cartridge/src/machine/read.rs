@@ -89,6 +89,7 @@ impl Cartridge {
         let header = stored.header;
         let record = stored.record().ok_or(damaged)?;
         self.move_behind(&header);
+        self.stored.read += u64::from(header.stored_len);
         if let Some(label) = &mut self.label {
             label.read.add(record.data.len());
         }

@@ -19,12 +19,14 @@ use crate::testing::MemoryFiles;
 
 mod crash;
 mod damage;
+mod failed_writes;
 mod golden;
 mod handover;
 mod interruption;
 mod model;
 #[cfg(feature = "planted")]
 mod planted;
+mod recovery;
 mod sharing;
 
 /// A cartridge with its files.
@@ -35,11 +37,19 @@ struct Deck<F> {
     shuffle: Option<Rng>,
     /// The file operations that are started and not carried out.
     outstanding: Vec<Request>,
+    /// Whether an unload may leave the label as it is, because there is no space for it.
+    is_label_left: bool,
 }
 
 impl<F: Files> Deck<F> {
     fn new(files: F) -> Self {
-        Self { cartridge: Cartridge::new(), files, shuffle: None, outstanding: Vec::new() }
+        Self {
+            cartridge: Cartridge::new(),
+            files,
+            shuffle: None,
+            outstanding: Vec::new(),
+            is_label_left: false,
+        }
     }
 
     fn run(&mut self, command: Command) -> Result<Outcome, Error> {
@@ -399,6 +409,51 @@ fn a_full_partition_warns_first_and_loses_nothing() {
 }
 
 #[test]
+fn trailing_filemarks_of_worm_can_be_overwritten_but_the_first() {
+    let worm = || {
+        let mut deck = deck_of(&Blank { is_worm: true, ..blank() });
+        deck.load();
+        deck
+    };
+    let mut deck = worm();
+    // As programs do that end their data with two filemarks.
+    for number in 0..3_u8 {
+        deck.write(&[number; 1000]).unwrap();
+        deck.mark(2);
+        assert_eq!(deck.space(SpaceUnit::Filemarks, -1), (None, 0, 2 * u64::from(number) + 2));
+    }
+    let mut expected: Vec<Vec<u8>> = (0..3_u8).flat_map(|number| [vec![number; 1000], Vec::new()]).collect();
+    expected.push(Vec::new());
+    assert_eq!(deck.read_all(0), expected);
+    for object in [0, 1, 5] {
+        deck.go(0, object);
+        assert_eq!(deck.write(b"x").unwrap_err(), Error::Worm, "object {object}");
+        assert_eq!(deck.run(Command::Erase).unwrap_err(), Error::Worm);
+    }
+    deck.go(0, 6);
+    assert_eq!(deck.run(Command::Erase).unwrap_err(), Error::Worm, "an erasure is no write");
+    // In the next load too, and with more filemarks.
+    deck.unload();
+    deck.load();
+    deck.go(0, 7);
+    deck.mark(3);
+    deck.go(0, 8);
+    deck.write(b"more").unwrap();
+    deck.mark(1);
+    assert_eq!(deck.read_all(0)[7..], [Vec::new(), b"more".to_vec(), Vec::new()]);
+    deck.go(0, 7);
+    assert_eq!(deck.write(b"x").unwrap_err(), Error::Worm, "a record is behind");
+    // Nothing is before the first of these filemarks.
+    let mut deck = worm();
+    deck.mark(3);
+    deck.go(0, 0);
+    assert_eq!(deck.write(b"x").unwrap_err(), Error::Worm);
+    deck.go(0, 1);
+    deck.write(b"x").unwrap();
+    assert_eq!(deck.read_all(0), [Vec::new(), b"x".to_vec()]);
+}
+
+#[test]
 fn worm_is_append_only_after_a_restart_too() {
     let mut deck = deck_of(&Blank { is_worm: true, ..blank() });
     deck.load();
@@ -543,8 +598,11 @@ fn attributes_tell_what_the_cartridge_is_and_was() {
     let value = |deck: &Deck<MemoryFiles>, id| deck.cartridge.attribute(0, id).unwrap().value;
     assert_eq!(value(&deck, 0x0803), b"label");
     assert_eq!(value(&deck, 0x0806), b"A00001L8                        ");
-    assert_eq!(value(&deck, 0x0001), 67_u64.to_be_bytes(), "capacity");
-    assert_eq!(value(&deck, 0x0000), 63_u64.to_be_bytes(), "remaining");
+    assert_eq!(value(&deck, 0x0001), 64_u64.to_be_bytes(), "capacity in MiB");
+    assert_eq!(value(&deck, 0x0000), 60_u64.to_be_bytes(), "remaining MiB");
+    assert_eq!(value(&deck, 0x0407), 16384_u64.to_be_bytes(), "the size of the memory");
+    let left = u64::from_be_bytes(value(&deck, 0x0004).try_into().unwrap());
+    assert_eq!(left, 16384 - 6 - 5, "less the attribute of the host");
     assert_eq!(value(&deck, 0x0003), 2_u64.to_be_bytes(), "loads");
     assert_eq!((value(&deck, 0x0220), value(&deck, 0x0222)), (3_u64.to_be_bytes().into(), vec![0; 8]));
     assert_eq!(value(&deck, 0x0221), 3_u64.to_be_bytes());
@@ -555,6 +613,20 @@ fn attributes_tell_what_the_cartridge_is_and_was() {
 }
 
 #[test]
+fn records_are_counted_as_they_are_stored() {
+    let mut deck = loaded();
+    deck.write(&[1; 5000]).unwrap();
+    let counts = deck.cartridge.stored_counts();
+    assert_eq!(counts, StoredCounts { written: 5000, read: 0 });
+    deck.run(Command::Write(Record { is_compressed: true, ..record(&[7; 100_000]) })).unwrap();
+    let compressed = deck.cartridge.stored_counts().written - 5000;
+    assert!((1..10_000).contains(&compressed), "{compressed}");
+    deck.read_all(0);
+    let counts = deck.cartridge.stored_counts();
+    assert_eq!(counts.read, counts.written);
+}
+
+#[test]
 fn records_of_impossible_length_are_refused() {
     let mut deck = loaded();
     assert_eq!(deck.write(b""), Err(Error::RecordLen));
@@ -562,45 +634,4 @@ fn records_of_impossible_length_are_refused() {
     let metadata = vec![0; 1025];
     assert_eq!(deck.run(Command::Write(Record { metadata, ..record(b"x") })).unwrap_err(), Error::RecordLen);
     assert_eq!(deck.run(Command::Load { is_writable: true }).unwrap_err(), Error::AlreadyLoaded);
-}
-
-/// Files whose writes fail from some time on.
-struct Failing {
-    files: MemoryFiles,
-    writes_left: u32,
-}
-
-impl Files for Failing {
-    fn perform(&mut self, file: FileId, action: OpAction) -> Result<OpOutput, Failure> {
-        if let (OpAction::Write { .. }, FileId::Log { .. }) = (&action, file) {
-            self.writes_left = self.writes_left.checked_sub(1).ok_or(Fault::NoSpace)?;
-        }
-        self.files.perform(file, action)
-    }
-}
-
-#[test]
-fn a_failed_write_is_told_and_the_next_load_ends_before_it() {
-    let mut deck = Deck::new(Failing { files: loaded().files, writes_left: 3 });
-    deck.load();
-    let mut error = None;
-    for number in 0..100 {
-        error = deck.write(&[number; 100_000]).err();
-        if error.is_some() {
-            break;
-        }
-    }
-    let lost = Error::WriteLost { failure: Fault::NoSpace.into(), is_flush: false };
-    assert_eq!(error, Some(lost));
-    assert_eq!(deck.run(Command::Synchronize).unwrap_err(), lost);
-    assert_eq!(deck.run(Command::Read).unwrap_err(), lost);
-    assert_eq!(deck.run(Command::Unload).unwrap_err(), lost);
-    deck.files.writes_left = 1000;
-    let found = deck.load().partitions[0].recovered;
-    assert!((28..=31).contains(&found), "{found}");
-    deck.run(Command::Locate { partition: 0, destination: Destination::EndOfData }).unwrap();
-    deck.write(b"goes on").unwrap();
-    let all = deck.read_all(0);
-    assert_eq!(all.last().unwrap(), b"goes on");
-    assert!((0..).zip(&all[..all.len() - 1]).all(|(number, object)| *object == [number; 100_000]));
 }

@@ -1,20 +1,23 @@
 //! Writing: items are collected and written out when a chunk is full, or when the log must be
 //! in its files.
 
+use alloc::collections::VecDeque;
+
 use base::buffer::{Buf, Bytes, DataList};
 use base::int_cast::{to_u32, to_u64, to_usize};
-use store::api::{Durability, OpAction};
+use store::api::{Durability, OpAction, OpId};
 
 use super::pending::Pending;
-use super::{CHECKPOINT_DISTANCE, Cartridge, Halt, WRITING_MAX, segment_of};
+use super::{Cartridge, Halt, WRITING_MAX, segment_of};
 use crate::command::{Outcome, Record};
 use crate::compression::compress;
 use crate::error::Error;
 use crate::fault_injection::{Bug, is_injected};
 use crate::io::{FileId, Purpose};
+use crate::label::Checkpoint;
 use crate::layout::{
     BLOCK_LEN, BODY_LEN, CHUNK_LEN, ChunkHeader, Crc, HEADER_LEN, ItemHeader, ItemKind, METADATA_LEN_MAX,
-    RECORD_LEN_MAX, occupied, physical,
+    RECORD_LEN_MAX, occupied,
 };
 
 /// How many segments are flushed at the same time.
@@ -25,23 +28,25 @@ const DIRTY_MAX: usize = 1024;
 /// The end of the log that is being written.
 #[derive(Debug)]
 pub(super) struct Writer {
-    partition: u8,
+    pub(super) partition: u8,
     /// Where in the log the pending bytes begin: at a multiple of [`BLOCK_LEN`].
     base: u64,
     pending: Pending,
     /// Where in the stream the next byte goes.
     at: u64,
+    /// The partition, as far as its objects are in the files.
+    pub(super) filed: Checkpoint,
+    /// The writes that were begun and are behind that, oldest first.
+    filing: VecDeque<Filing>,
 }
 
-/// How far the start of writing is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Append {
-    #[default]
-    Idle,
-    /// The label says that the data end here.
-    Label,
-    /// The block that the new data begin in is read.
-    Prefix,
+/// A write of the log. There are few, because [`WRITING_MAX`] bounds them.
+#[derive(Debug)]
+struct Filing {
+    id: OpId,
+    /// The partition without the object that was being collected when the write began.
+    now: Checkpoint,
+    is_done: bool,
 }
 
 /// An item that is being collected.
@@ -114,6 +119,16 @@ impl FilemarksTask {
 }
 
 impl Writer {
+    /// Makes the writer at the end of a partition, whose log has everything before `pending`.
+    pub(super) fn new(partition: u8, at: u64, base: u64, pending: Pending, filed: Checkpoint) -> Self {
+        Self { partition, base, pending, at, filed, filing: VecDeque::new() }
+    }
+
+    /// Returns whether the next byte goes to this place.
+    pub(super) fn is_at(&self, partition: u8, at: u64) -> bool {
+        self.partition == partition && self.at == at
+    }
+
     /// Appends bytes of an item, up to the end of the chunk. Returns how many.
     fn push(&mut self, bytes: &DataList, start: usize) -> usize {
         let room = to_usize(BODY_LEN - self.at % BODY_LEN);
@@ -163,6 +178,7 @@ impl Cartridge {
         }
         if let Some(emission) = &mut task.emission {
             self.emit(emission)?;
+            self.stored.written += u64::from(emission.header.stored_len);
         }
         if let Some(label) = &mut self.label {
             label.written.add(task.record.data.len());
@@ -197,16 +213,18 @@ impl Cartridge {
     /// Makes everything durable, and moves the checkpoint if it is far behind.
     pub(super) fn synchronize(&mut self) -> Result<(), Halt> {
         self.flush()?;
-        let is_far =
-            |part: &super::Partition| part.now.end.saturating_sub(part.checkpoint) > CHECKPOINT_DISTANCE;
-        if self.is_writable && self.parts.iter().any(is_far) {
+        if self.is_checkpoint_due() {
             self.checkpoint();
         }
         self.save_label()
     }
 
-    /// Writes everything to the files.
+    /// Writes everything to the files, for a movement or a read. After a loss that was told, nothing is
+    /// written, and everything that is there can be read.
     pub(super) fn settle(&mut self) -> Result<(), Halt> {
+        if self.is_loss_told && self.lost.is_some() {
+            return if self.io.writing() > 0 { Err(Halt::Wait) } else { Ok(()) };
+        }
         self.settle_as(false)
     }
 
@@ -220,7 +238,31 @@ impl Cartridge {
         if self.io.writing() > 0 {
             return Err(Halt::Wait);
         }
-        Ok(self.expect_intact()?)
+        self.expect_intact()?;
+        self.all_is_filed();
+        Ok(())
+    }
+
+    /// Records that everything is in the files.
+    fn all_is_filed(&mut self) {
+        if let Some(writer) = &mut self.writer
+            && let Some(part) = self.parts.get(usize::from(writer.partition))
+        {
+            writer.filed = part.now;
+            writer.filing.clear();
+        }
+    }
+
+    /// Handles the end of a write of the log that has succeeded.
+    pub(super) fn log_written(&mut self, id: OpId) {
+        let Some(writer) = &mut self.writer else { return };
+        if let Some(filing) = writer.filing.iter_mut().find(|filing| filing.id == id) {
+            filing.is_done = true;
+        }
+        while let Some(first) = writer.filing.front().filter(|first| first.is_done) {
+            writer.filed = first.now;
+            writer.filing.pop_front();
+        }
     }
 
     /// Writes everything to the files, and flushes them.
@@ -234,133 +276,41 @@ impl Cartridge {
     }
 
     /// Flushes the segments that were written, some at a time.
-    fn flush_segments(&mut self) -> Result<(), Halt> {
+    pub(super) fn flush_segments(&mut self) -> Result<(), Halt> {
         loop {
             if self.io.is_pending(Purpose::LogFlush) {
                 return Err(Halt::Wait);
             }
             self.expect_intact()?;
-            if self.dirty.is_empty() {
+            if !self.submit_flushes() {
                 return Ok(());
-            }
-            for _ in 0..FLUSHED_AT_ONCE {
-                let Some((partition, segment)) = self.dirty.pop_first() else { break };
-                self.io.submit(Purpose::LogFlush, FileId::Log { partition, segment }, OpAction::Flush);
             }
         }
     }
 
-    fn settle_as(&mut self, is_sync: bool) -> Result<(), Halt> {
+    /// Begins to flush some of the segments that were written. Returns whether there are any.
+    pub(super) fn submit_flushes(&mut self) -> bool {
+        let is_any = !self.dirty.is_empty();
+        for _ in 0..FLUSHED_AT_ONCE {
+            let Some((partition, segment)) = self.dirty.pop_first() else { break };
+            self.io.submit(Purpose::LogFlush, FileId::Log { partition, segment }, OpAction::Flush);
+        }
+        is_any
+    }
+
+    pub(super) fn settle_as(&mut self, is_sync: bool) -> Result<(), Halt> {
         if self.lost.is_none() && self.writer.as_ref().is_some_and(|writer| !writer.pending.is_empty()) {
             self.pad(is_sync)?;
         }
         if self.io.writing() > 0 {
             return Err(Halt::Wait);
         }
-        Ok(self.expect_intact()?)
-    }
-
-    /// Prepares the log for an item at the position: everything behind is gone then.
-    pub(super) fn ready_to_append(&mut self) -> Result<(), Halt> {
         self.expect_intact()?;
-        // What is read now must not come into the cache behind what is written next.
-        if self.io.is_reading() {
-            return Err(Halt::Wait);
-        }
-        loop {
-            match self.append {
-                Append::Idle => {
-                    self.expect_change_allowed()?;
-                    if self.is_at_writer() {
-                        return Ok(());
-                    }
-                    self.flush()?;
-                    self.truncate()?;
-                    self.append = Append::Label;
-                }
-                Append::Label => {
-                    self.save_label()?;
-                    self.append = Append::Prefix;
-                }
-                Append::Prefix => {
-                    let writer = self.writer_at_end()?;
-                    self.writer = Some(writer);
-                    self.append = Append::Idle;
-                }
-            }
-        }
-    }
-
-    /// Checks that what is behind the position may be overwritten, if there is anything.
-    fn expect_change_allowed(&mut self) -> Result<(), Error> {
-        let position = self.position;
-        let part = self.part(position.partition)?;
-        let (end, objects, unreadable) = (part.now.end, part.now.objects, part.unreadable);
-        let is_worm = self.changeable_label()?.is_worm;
-        if position.object >= objects {
-            // What cannot be read now may be there, and is not given up.
-            if let Some(failure) = unreadable {
-                return Err(Error::Read(failure));
-            }
-            self.position.at = end;
-        } else if is_worm {
-            return Err(Error::Worm);
-        }
+        self.all_is_filed();
         Ok(())
     }
 
-    fn is_at_writer(&self) -> bool {
-        let position = self.position;
-        let at_writer = self
-            .writer
-            .as_ref()
-            .is_some_and(|writer| writer.partition == position.partition && writer.at == position.at);
-        at_writer && self.part(position.partition).is_ok_and(|part| part.now.end == position.at)
-    }
-
-    /// Ends the partition at the position, in a new epoch.
-    fn truncate(&mut self) -> Result<(), Error> {
-        self.writer = None;
-        let position = self.position;
-        let label = self.label.as_mut().ok_or(Error::NotLoaded)?;
-        let next = label.next_epoch;
-        label.next_epoch = next.checked_add(1).ok_or(Error::EpochsExhausted)?;
-        label.volume_change = label.volume_change.saturating_add(1);
-        label.is_unloaded &= is_injected(Bug::UnloadedKept);
-        let now = &mut self.part_mut(position.partition)?.now;
-        now.end = position.at;
-        now.objects = position.object;
-        now.filemarks = position.filemarks;
-        now.epoch = if is_injected(Bug::EpochKept) { now.epoch.max(1) } else { next };
-        if now.first_encrypted > position.object {
-            now.first_encrypted = 0;
-        }
-        let part = self.part_mut(position.partition)?;
-        part.durable = part.now.end;
-        part.unreadable = None;
-        self.checkpoint();
-        Ok(())
-    }
-
-    /// Makes the writer at the end of the partition. What is before that in the block is written again.
-    fn writer_at_end(&mut self) -> Result<Writer, Halt> {
-        let (partition, at) = (self.position.partition, self.position.at);
-        let mut buf = self.spare();
-        if at.is_multiple_of(BODY_LEN) {
-            let pending = Pending::new(buf);
-            return Ok(Writer { partition, base: physical(at) - HEADER_LEN, pending, at });
-        }
-        let end = physical(at);
-        let base = end - end % BLOCK_LEN;
-        if base < end {
-            let chunk = self.chunk((partition, at / BODY_LEN))?.ok_or(Error::DamagedLog)?;
-            let prefix = chunk.bytes_from(to_usize(base % CHUNK_LEN)).map_err(Error::Read)?;
-            buf.append(&prefix.slice(0, to_usize(end - base)));
-        }
-        Ok(Writer { partition, base, pending: Pending::new(buf), at })
-    }
-
-    fn expect_intact(&self) -> Result<(), Error> {
+    pub(super) fn expect_intact(&self) -> Result<(), Error> {
         self.lost.map_or(Ok(()), Err)
     }
 
@@ -435,9 +385,13 @@ impl Cartridge {
             return Ok(());
         }
         self.expect_intact()?;
-        if self.dirty.len() >= DIRTY_MAX {
-            // Segments are short, and the host does not synchronise.
-            self.flush()?;
+        if self.dirty.len() >= DIRTY_MAX || self.is_checkpoint_due() || self.label_write.is_under_way() {
+            // The host does not synchronise. Its next load must not have to read everything.
+            match self.synchronize() {
+                // The next checkpoint writes it again. Until then the log tells what is in it.
+                Err(Halt::Fail(Error::LabelWrite(_))) => self.label_write.give_up(),
+                synchronized => synchronized?,
+            }
         }
         if self.io.writing() >= WRITING_MAX {
             return Err(Halt::Wait);
@@ -506,13 +460,17 @@ impl Cartridge {
         let segment = u32::try_from(segment).map_err(|_| Error::Misuse)?;
         let purpose = Purpose::LogWrite { len: data.len() };
         let action = OpAction::Write { at, data, durability: Durability::Cached };
-        self.io.submit(purpose, FileId::Log { partition, segment }, action);
+        let id = self.io.submit(purpose, FileId::Log { partition, segment }, action);
+        let now = self.part(partition)?.now;
+        if let Some(writer) = &mut self.writer {
+            writer.filing.push_back(Filing { id, now, is_done: false });
+        }
         self.dirty.insert((partition, segment));
         self.cache.forget((partition, base / CHUNK_LEN));
         Ok(())
     }
 
-    fn spare(&mut self) -> Buf {
+    pub(super) fn spare(&mut self) -> Buf {
         let mut buf = self.spares.pop().unwrap_or_else(|| Buf::with_capacity(to_usize(CHUNK_LEN)));
         buf.truncate(0);
         buf

@@ -1,6 +1,8 @@
 //! Commands, and how an initiator handles their responses (RFC 7143 §11.3, §11.4): the cases `ffp-i-16.*` of
 //! the UNH-IOL plan.
 
+use std::time::Instant;
+
 use iscsi::pdu::reject::{Reject, RejectReason};
 use iscsi::pdu::scsi_command::ScsiCommand;
 use iscsi::pdu::{Itt, Opcode};
@@ -161,8 +163,10 @@ fn is_told(fixture: &mut Fixture, got: &ReceivedCommand) -> Outcome {
         fixture.serve_until(wait, |event| event.command().is_some_and(|command| command.cdb == cdb))?;
     if let Some(event) = again {
         let again = event.command().map(|command| command.cmd_sn);
+        // Another session has numbers of its own.
+        let session = |conn: usize| fixture.conns.get(conn).and_then(|conn| conn.session);
         require!(
-            again != Some(number),
+            again != Some(number) || session(event.conn) != session(got.conn),
             "the command comes again with its old CmdSN: a failed one must be a new one"
         );
         return Ok(());
@@ -206,10 +210,11 @@ fn snack_refused(fixture: &mut Fixture) -> Outcome {
     let wait = fixture.options.patience;
     while let Some(event) = fixture.serve_until(wait, |event| {
         event.is(Opcode::SNACK).is_some()
-            || event.reads().is_some()
+            || event.reads().is_some_and(|command| command.cdb == got.command.cdb)
             || matches!(event.what, EventKind::Closed)
     })? {
-        let EventKind::Received(pdu) = &event.what else { return Ok(()) };
+        // An initiator that closes the connection may have given up, or may have ended its work.
+        let EventKind::Received(pdu) = &event.what else { break };
         if let Some(command) = event.reads() {
             require!(command.cmd_sn != got.command.cmd_sn, "the command comes again with its old CmdSN");
             return Ok(());
@@ -228,14 +233,23 @@ fn window_in_response(fixture: &mut Fixture) -> Outcome {
     collect(fixture, &got, 0, 0, len)?;
     fixture.window = 0;
     finish(fixture, &got)?;
-    let event =
-        fixture.serve_until(SILENCE, |event| event.command().is_some_and(|command| !command.immediate))?;
-    if let Some(Event { what: EventKind::Received(pdu), .. }) = event {
-        let max = fixture.sessions.first().map_or(CmdSn(0), |session| session.max_cmd_sn);
-        require!(!CmdSn(pdu.word(24)).after(max), "the window is closed, but came {}", pdu.shown());
+    let session = fixture.conns.get(got.conn).and_then(|conn| conn.session);
+    let until = Instant::now() + SILENCE;
+    // A response before may have opened the window for a command that comes only now.
+    while let Some(event) = fixture.serve_until(until.saturating_duration_since(Instant::now()), |event| {
+        event.conn == got.conn && event.command().is_some_and(|command| !command.immediate)
+    })? {
+        if let EventKind::Received(pdu) = &event.what {
+            let max = session.and_then(|index| fixture.sessions.get(index)).map(|session| session.max_cmd_sn);
+            let is_beyond = max.is_none_or(|max| CmdSn(pdu.word(24)).after(max));
+            require!(!is_beyond, "the window is closed, but came {}", pdu.shown());
+        }
+        fixture.serve(&event)?;
     }
-    fixture.window = 1;
+    fixture.window = 4;
     fixture.ping(got.conn, false);
+    let more = fixture.serve_until(fixture.options.patience, |event| event.command().is_some())?;
+    need!(more.is_some(), "the initiator sent nothing more when the window was open again");
     Ok(())
 }
 

@@ -257,6 +257,11 @@ impl Fixture {
             desired_data_transfer_length: len,
         };
         self.send(conn, &r2t, &[]);
+        let pending = self.conns.get_mut(conn).map(|conn| conn.pending.iter_mut()).into_iter().flatten();
+        for write in pending.filter(|write| write.command.itt == command.itt) {
+            // R2Ts that the target sends by itself later go on from here.
+            write.r2t_sn = write.r2t_sn.max(r2t_sn + 1);
+        }
         r2t
     }
 

@@ -177,23 +177,38 @@ fn unknown_algorithm(fixture: &mut Fixture) -> Outcome {
     }
 }
 
+/// Fails unless the right response is accepted, so that a claim that differs in one thing is refused for that
+/// thing.
+fn right_claim_is_accepted(fixture: &mut Fixture, user: &Credentials) -> Outcome {
+    let plan = LoginPlan::normal(fixture);
+    let (mut talk, challenge) = challenged(fixture, &plan, "5")?;
+    let response = to_hex(proof(user, &challenge).as_bytes());
+    let keys = claim(fixture, &user.name, &response, challenge.algorithm);
+    match prove(&mut talk, &plan, &keys)? {
+        Ok(_) => Ok(()),
+        Err(status) => fail!("the right response is refused with {status:04x?}"),
+    }
+}
+
 fn wrong_secret(fixture: &mut Fixture) -> Outcome {
     let user = user(fixture)?;
     let Ok(secret) = Secret::new(b"certainly-not-the-secret") else { fail!("the case has no secret") };
-    let wrong = Credentials { name: user.name, secret };
+    let wrong = Credentials { name: user.name.clone(), secret };
+    right_claim_is_accepted(fixture, &user)?;
     let plan = LoginPlan::normal(fixture);
     let (mut talk, challenge) = challenged(fixture, &plan, "5")?;
-    let keys =
-        Keys::of(&[("CHAP_N", &wrong.name), ("CHAP_R", &to_hex(proof(&wrong, &challenge).as_bytes()))]);
+    let response = to_hex(proof(&wrong, &challenge).as_bytes());
+    let keys = claim(fixture, &wrong.name, &response, challenge.algorithm);
     refused(prove(&mut talk, &plan, &keys)?, "a wrong secret")
 }
 
 fn wrong_user(fixture: &mut Fixture) -> Outcome {
     let user = user(fixture)?;
+    right_claim_is_accepted(fixture, &user)?;
     let plan = LoginPlan::normal(fixture);
     let (mut talk, challenge) = challenged(fixture, &plan, "5")?;
     let response = to_hex(proof(&user, &challenge).as_bytes());
-    let keys = Keys::of(&[("CHAP_N", "there-is-no-such-user"), ("CHAP_R", &response)]);
+    let keys = claim(fixture, "there-is-no-such-user", &response, challenge.algorithm);
     refused(prove(&mut talk, &plan, &keys)?, "an unknown user")
 }
 
@@ -254,12 +269,13 @@ fn base64_response(fixture: &mut Fixture) -> Outcome {
 
 fn wrong_length(fixture: &mut Fixture) -> Outcome {
     let user = user(fixture)?;
+    right_claim_is_accepted(fixture, &user)?;
     for len in [1, 15, 17, 64, 1024] {
         let plan = LoginPlan::normal(fixture);
         let (mut talk, challenge) = challenged(fixture, &plan, "5")?;
         let mut bytes = proof(&user, &challenge).as_bytes().to_vec();
         bytes.resize(len, 0);
-        let keys = Keys::of(&[("CHAP_N", &user.name), ("CHAP_R", &to_hex(&bytes))]);
+        let keys = claim(fixture, &user.name, &to_hex(&bytes), challenge.algorithm);
         if prove(&mut talk, &plan, &keys)?.is_ok() {
             fail!("a response of {len} bytes is taken for right");
         }

@@ -166,6 +166,8 @@ pub(crate) struct Conn {
     pub(crate) answers_pings: bool,
     /// Whether the wait for the PDUs of a task continues when a Reject arrives.
     pub(crate) passes_rejects: bool,
+    /// Whether no further status is acknowledged: the target must keep what it sent for a task until then.
+    pub(crate) holds_acknowledgements: bool,
 }
 
 impl Conn {
@@ -194,6 +196,7 @@ impl Conn {
             inbox: VecDeque::new(),
             answers_pings: true,
             passes_rejects: false,
+            holds_acknowledgements: false,
         }
     }
 
@@ -397,7 +400,8 @@ impl Conn {
 
     fn count(&mut self, pdu: &Pdu) {
         self.nexus.borrow_mut().heard(pdu.word(28), pdu.word(32));
-        if consumes_stat_sn(pdu) && pdu.word(24) == self.exp_stat_sn {
+        let is_next = consumes_stat_sn(pdu) && pdu.word(24) == self.exp_stat_sn;
+        if is_next && !self.holds_acknowledgements {
             self.exp_stat_sn = self.exp_stat_sn.wrapping_add(1);
         }
     }

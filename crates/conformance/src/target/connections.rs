@@ -86,8 +86,8 @@ fn order(fixture: &mut Fixture) -> Outcome {
     let (mut one, mut two) = pair(fixture, &[])?;
     for _ in 0..3 {
         let (early, late) = crossed(&mut one, &mut two)?;
-        one.finish(&early, &[])?.good("the READ with the lower CmdSN")?;
-        two.finish(&late, &[])?.good("the READ with the higher CmdSN")?;
+        one.finish_read(&early, "the READ with the lower CmdSN")?;
+        two.finish_read(&late, "the READ with the higher CmdSN")?;
     }
     Ok(())
 }
@@ -206,6 +206,6 @@ fn immediate(fixture: &mut Fixture) -> Outcome {
     two.send(&ping, &[]);
     two.expect::<NopIn>(ping.itt)?;
     one.send(&early, &[]);
-    one.finish(&early, &[])?.good("READ")?;
+    one.finish_read(&early, "READ")?;
     Ok(())
 }

@@ -77,7 +77,9 @@ fn padding(fixture: &mut Fixture) -> Outcome {
         let (_, pdu) = conn.expect::<NopIn>(ping.itt)?;
         require!(pdu.data == data, "a ping of {len} bytes comes back otherwise");
         let allocation = u16::try_from(len).unwrap_or_default();
-        conn.run(cdb::inquiry(allocation), Flow::Read, u32::from(allocation), &[])?.good("INQUIRY")?;
+        let done = conn.run(cdb::inquiry(allocation), Flow::Read, u32::from(allocation), &[])?;
+        let back = done.good("INQUIRY")?.data.len();
+        require!(back == len, "{back} bytes of INQUIRY data came, {len} were asked for");
     }
     Ok(())
 }

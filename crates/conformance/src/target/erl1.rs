@@ -7,6 +7,7 @@ use iscsi::pdu::reject::RejectReason;
 use iscsi::pdu::scsi_command::ScsiCommand;
 use iscsi::pdu::scsi_response::ScsiResponse;
 use iscsi::pdu::snack::{Snack, SnackKind};
+use iscsi::serial::StatSn;
 
 use crate::cdb;
 use crate::entropy::pattern;
@@ -17,9 +18,10 @@ use crate::wire::{Damage, Pdu, Received};
 use super::Test;
 use super::conn::{Conn, Flow};
 use super::fixture::Fixture;
-use super::numbering::SILENCE;
+use super::numbering::{SILENCE, counts_from_zero};
 use super::snack::{is_replica, recovering};
-use super::task::piece;
+use super::task::{missing, piece, store};
+use super::text::declare_segment;
 
 const SNACK: &str = "RFC 7143 §11.16";
 
@@ -148,7 +150,7 @@ fn status_on_data_again(fixture: &mut Fixture) -> Outcome {
     let before = conn.exp_stat_sn;
     let task = conn.read(1);
     conn.send(&task, &[]);
-    let done = conn.finish(&task, &[])?.good("READ")?;
+    let done = conn.finish_read(&task, "READ")?;
     conn.exp_stat_sn = before;
     let snack = status_snack(&conn, done.stat_sn, 1);
     conn.send(&snack, &[]);
@@ -186,61 +188,121 @@ fn data_ack(fixture: &mut Fixture) -> Outcome {
     ];
     let mut conn = fixture.start(&keys)?;
     need!(conn.params.erl >= 1, "the target agrees to ErrorRecoveryLevel=0 only");
+    let known = conn.known_blocks(fixture.options.write, 16)?;
+    let before = StatSn(conn.exp_stat_sn);
     let task = conn.read(16);
     conn.send(&task, &[]);
-    let mut asked = 0;
-    loop {
-        let pdu = conn.next_of(task.itt, "Data-In or status")?;
-        if pdu.opcode() != Opcode::DATA_IN {
-            break;
+    let (mut data, mut parts) = (Vec::new(), Vec::new());
+    // The first DataSN that is not acknowledged, once the target has asked for an acknowledgement.
+    let mut acknowledged = None;
+    let (mut refused, mut ended) = (false, false);
+    while !ended || acknowledged.is_some() && !refused {
+        let pdu =
+            conn.next_of(task.itt, "Data-In, status, or a Reject of the SNACK for acknowledged data")?;
+        match pdu.opcode() {
+            Opcode::REJECT => {
+                refused = is_of_data_snack(&pdu)?;
+                continue;
+            }
+            Opcode::DATA_IN => {}
+            _ => {
+                require!(pdu.byte(3) == 0, "expected GOOD, came {}", pdu.shown());
+                ended = true;
+                continue;
+            }
         }
         let head: DataIn = pdu.read()?;
+        let is_gone = acknowledged.is_some_and(|next| head.data_sn.before(next));
+        require!(!is_gone, "data comes again after it was acknowledged: {}", pdu.shown());
+        parts.push(store(&mut data, head.buffer_offset, &pdu.data, task.expected_data_transfer_length)?);
         if head.acknowledge {
-            asked += 1;
-            let snack = Snack {
-                kind: SnackKind::DATA_ACK,
-                lun: head.lun,
-                itt: iscsi::pdu::Itt::NONE,
-                tag: head.ttt.0,
-                exp_stat_sn: iscsi::serial::StatSn(conn.exp_stat_sn),
-                beg_run: head.data_sn.next().0,
-                run_length: 0,
-            };
-            conn.send(&snack, &[]);
+            acknowledge(&mut conn, &head);
+            if acknowledged.is_none() {
+                // The data from DataSN 0 on was acknowledged just now: it cannot be asked for again.
+                let again = conn.snack(SnackKind::DATA_OR_R2T, task.itt, 0, 1);
+                conn.send(&Snack { exp_stat_sn: before, ..again }, &[]);
+            }
+            acknowledged = Some(head.data_sn.next());
         }
-        if head.status.is_some() {
-            break;
-        }
+        ended |= head.status.is_some();
     }
-    if asked == 0 {
+    let gap = missing(&parts, 0..known.len());
+    require!(gap.is_none(), "GOOD, but no data came for the bytes from {} on", gap.unwrap_or_default());
+    require!(data == known, "the READ returns other data than the blocks contain");
+    if acknowledged.is_none() {
         fixture.record.remark("the target asks for no acknowledgement, as it may");
-        return Ok(());
     }
-    match conn.receive_within(SILENCE)? {
-        Received::Pdu(pdu) if pdu.opcode() == Opcode::REJECT => {
-            fail!("a right DataACK is rejected: {}", pdu.shown())
-        }
-        _ => Ok(()),
-    }
+    Ok(())
 }
+
+/// Answers a Data-In that asks for an acknowledgement.
+fn acknowledge(conn: &mut Conn, head: &DataIn) {
+    let snack = Snack {
+        kind: SnackKind::DATA_ACK,
+        lun: head.lun,
+        itt: iscsi::pdu::Itt::NONE,
+        tag: head.ttt.0,
+        exp_stat_sn: StatSn(conn.exp_stat_sn),
+        beg_run: head.data_sn.next().0,
+        run_length: 0,
+    };
+    conn.send(&snack, &[]);
+}
+
+/// Judges a Reject after a DataACK and a SNACK for data that it acknowledged: the SNACK alone must be
+/// rejected.
+fn is_of_data_snack(reject: &Pdu) -> Outcome<bool> {
+    let kind = reject.data.get(1).map_or(0, |flags| flags & 0xf);
+    require!(kind != SnackKind::DATA_ACK.0, "a right DataACK is rejected: {}", reject.shown());
+    let reason = RejectReason(reject.byte(2));
+    require!(reason == RejectReason::PROTOCOL_ERROR, "expected reason 04, came {}", reject.shown());
+    Ok(true)
+}
+
+/// The SNACK tag of an R-Data.
+const TAG: u32 = 0x5a5a;
 
 fn r_data(fixture: &mut Fixture) -> Outcome {
     let mut conn = recovering(fixture)?;
+    let known = conn.known_blocks(fixture.options.write, 16)?;
+    // The status of the READ may come before the SNACK is sent. The target may forget the task and its data
+    // once any PDU acknowledges that status: the answer to a ping does, and so does a text request.
+    conn.holds_acknowledgements = true;
     let task = conn.read(16);
     conn.send(&task, &[]);
     conn.expect::<DataIn>(task.itt)?;
-    let snack = Snack { tag: 0x5a5a, ..conn.snack(SnackKind::R_DATA, task.itt, 0, 0) };
-    conn.send(&snack, &[]);
-    // The target sends all data again, numbered from any DataSN, and the last response carries the tag of the
-    // SNACK.
+    declare_segment(&mut conn, "512")?;
+    let snack = conn.snack(SnackKind::R_DATA, task.itt, 0, 0);
+    conn.send(&Snack { tag: TAG, ..snack }, &[]);
+    // Data and a status that were sent before the SNACK arrived may come first. The last response carries the
+    // tag of the SNACK.
+    let mut came = Vec::new();
     loop {
         let pdu = conn.next_of(task.itt, "the response that closes the R-Data")?;
         require!(pdu.opcode() != Opcode::REJECT, "R-Data is rejected: {}", pdu.shown());
-        if pdu.opcode() == Opcode::SCSI_RESPONSE && pdu.word(20) == 0x5a5a {
+        if pdu.opcode() == Opcode::DATA_IN {
+            came.push(pdu);
+        } else if pdu.opcode() == Opcode::SCSI_RESPONSE && pdu.word(20) == TAG {
             require!(pdu.byte(3) == 0, "expected GOOD, came {}", pdu.shown());
-            return Ok(());
+            break;
         }
     }
+    // Data that comes again is numbered from 0, as nothing was acknowledged (§11.16.3). The first DataSN 0
+    // came before the SNACK was sent.
+    let Some(begin) = came.iter().rposition(|pdu| pdu.word(36) == 0) else {
+        fail!("the data does not come again from DataSN 0")
+    };
+    let again = came.get(begin..).unwrap_or_default();
+    counts_from_zero(again.iter(), 36, "DataSN")?;
+    let (mut data, mut parts) = (Vec::new(), Vec::new());
+    for pdu in again {
+        require!(pdu.data.len() <= 512, "longer than the 512 bytes that we declared: {}", pdu.shown());
+        parts.push(store(&mut data, pdu.word(40), &pdu.data, task.expected_data_transfer_length)?);
+    }
+    let gap = missing(&parts, 0..known.len());
+    require!(gap.is_none(), "the bytes from {} on do not come again", gap.unwrap_or_default());
+    require!(data == known, "other data comes again than the blocks contain");
+    Ok(())
 }
 
 /// Accepts the end of the connection. §7.8 allows the target to discard bytes up to a later PDU, or to close
@@ -262,7 +324,7 @@ fn header_of_command(fixture: &mut Fixture) -> Outcome {
         }
     }
     conn.send(&task, &[]);
-    conn.finish(&task, &[])?.good("the READ at its second try")?;
+    conn.finish_read(&task, "the READ at its second try")?;
     Ok(())
 }
 
@@ -377,7 +439,7 @@ fn gap(fixture: &mut Fixture) -> Outcome {
     conn.send(&second, &[]);
     conn.expect_nothing(SILENCE, "a command behind a gap must wait")?;
     conn.send(&first, &[]);
-    conn.finish(&first, &[])?.good("the command that plugs the gap")?;
-    conn.finish(&second, &[])?.good("the command behind the gap")?;
+    conn.finish_read(&first, "the command that plugs the gap")?;
+    conn.finish_read(&second, "the command behind the gap")?;
     Ok(())
 }

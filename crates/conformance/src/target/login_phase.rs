@@ -4,6 +4,7 @@ use iscsi::pdu::login_request::LoginRequest;
 use iscsi::pdu::login_response::LoginResponse;
 use iscsi::pdu::nop_in::NopIn;
 use iscsi::pdu::nop_out::NopOut;
+use iscsi::pdu::text_response::TextResponse;
 use iscsi::pdu::{Itt, Opcode, PduHeader, Ttt};
 use iscsi::serial::{CmdSn, StatSn};
 
@@ -13,7 +14,6 @@ use crate::verdict::Outcome;
 use crate::wire::{Damage, Received};
 
 use super::Test;
-use super::conn::Conn;
 use super::fixture::Fixture;
 use super::login::{FIRST_CMD_SN, LoginExchange, LoginOutcome, LoginPlan, OPERATIONAL, Reply, SECURITY};
 
@@ -472,13 +472,9 @@ fn irrelevant(fixture: &mut Fixture) -> Outcome {
         let right = said.is_none_or(|said| matches!(said, "Irrelevant" | "65536" | "Yes" | "Reject"));
         require!(right, "{name} in discovery is answered {said:?}");
     }
-    pings(&mut conn).or(Ok(()))
-}
-
-fn pings(conn: &mut Conn) -> Outcome {
-    let ping = conn.ping(true);
-    conn.send(&ping, &[]);
-    conn.expect::<NopIn>(ping.itt)?;
+    let request = conn.text(true);
+    conn.send(&request, &Keys::of(&[("SendTargets", "All")]).to_bytes());
+    conn.expect::<TextResponse>(request.itt)?;
     Ok(())
 }
 

@@ -144,18 +144,20 @@ pub(super) fn recovering_pair(fixture: &mut Fixture) -> Outcome<(Conn, Conn)> {
     Ok((one, two))
 }
 
-/// Receives a reassigned read on its new connection; fails unless all data from the requested ExpDataSN on
-/// and GOOD arrive.
-fn read_goes_on(conn: &mut Conn, task: &ScsiCommand) -> Outcome {
-    let done = conn.finish(task, &[])?.good("the reassigned READ")?;
-    let expected = usize::try_from(task.expected_data_transfer_length).unwrap_or_default();
-    require!(done.data.len() == expected, "{} of {expected} bytes came", done.data.len());
+/// Receives a reassigned read, of which no data was acknowledged, on its new connection; fails unless all of
+/// its data and GOOD arrive.
+pub(super) fn read_goes_on(conn: &mut Conn, task: &ScsiCommand, known: &[u8]) -> Outcome {
+    let done = conn.finish_read(task, "the reassigned READ")?;
+    require!(done.data == known, "the reassigned READ returns other data than the blocks contain");
     Ok(())
 }
 
+/// The length in blocks of the reads that are reassigned.
+pub(super) const BLOCKS: u16 = 16;
+
 /// Sends a read and waits for its first data; its status stays unacknowledged.
 fn begin_read(conn: &mut Conn) -> Outcome<ScsiCommand> {
-    let task = conn.read(16);
+    let task = conn.read(BLOCKS);
     conn.send(&task, &[]);
     let (_, _) = conn.expect::<DataIn>(task.itt)?;
     Ok(task)
@@ -163,6 +165,7 @@ fn begin_read(conn: &mut Conn) -> Outcome<ScsiCommand> {
 
 fn reassign_logged_out(fixture: &mut Fixture) -> Outcome {
     let (mut one, mut two) = recovering_pair(fixture)?;
+    let known = one.known_blocks(fixture.options.write, BLOCKS)?;
     let task = begin_read(&mut one)?;
     let logout = two.logout(LogoutReason::RemoveForRecovery, one.cid);
     two.send(&logout, &[]);
@@ -172,7 +175,7 @@ fn reassign_logged_out(fixture: &mut Fixture) -> Outcome {
     two.send(&request, &[]);
     let result = response(&mut two, &request)?;
     require!(result == TmfResult::COMPLETE, "expected function complete, came {:02x}", result.0);
-    read_goes_on(&mut two, &task)
+    read_goes_on(&mut two, &task, &known)
 }
 
 fn still_allegiant(fixture: &mut Fixture) -> Outcome {
@@ -192,6 +195,7 @@ fn still_allegiant(fixture: &mut Fixture) -> Outcome {
 
 fn reassign_dropped(fixture: &mut Fixture) -> Outcome {
     let (mut one, mut two) = recovering_pair(fixture)?;
+    let known = one.known_blocks(fixture.options.write, BLOCKS)?;
     let task = begin_read(&mut one)?;
     one.line.drop_connection();
     std::thread::sleep(Duration::from_millis(200));
@@ -199,7 +203,7 @@ fn reassign_dropped(fixture: &mut Fixture) -> Outcome {
     two.send(&request, &[]);
     let result = response(&mut two, &request)?;
     if result == TmfResult::COMPLETE {
-        return read_goes_on(&mut two, &task);
+        return read_goes_on(&mut two, &task, &known);
     }
     require!(result.0 <= 6 || result.0 == 255, "the answer {:02x} is not defined", result.0);
     two.line
@@ -275,7 +279,7 @@ fn abort_unknown(fixture: &mut Fixture) -> Outcome {
     conn.send(&request, &[]);
     let result = response(&mut conn, &request)?;
     require!(result == TmfResult::NO_TASK, "expected task does not exist (01), came {:02x}", result.0);
-    conn.finish(&task, &[])?.good("the READ that was not meant")?;
+    conn.finish_read(&task, "the READ that was not meant")?;
     ping_after(&mut conn)?;
     Ok(())
 }

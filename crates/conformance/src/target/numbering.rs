@@ -144,7 +144,7 @@ fn data_sn_counts(fixture: &mut Fixture) -> Outcome {
         conn.send(task, &[]);
     }
     for task in &tasks {
-        conn.finish(task, &[])?.good("READ")?;
+        conn.finish_read(task, "READ")?;
         let data = conn.seen.iter().filter(|pdu| pdu.itt() == task.itt && pdu.opcode() == Opcode::DATA_IN);
         let count = counts_from_zero(data, 36, "DataSN")?;
         require!(count > 1, "the target sends 16 blocks in one PDU, longer than the 1024 bytes we take");
@@ -213,8 +213,8 @@ fn allegiance(fixture: &mut Fixture) -> Outcome {
     let (first, second) = (one.read(2), two.read(2));
     one.send(&first, &[]);
     two.send(&second, &[]);
-    two.finish(&second, &[])?.good("READ on the second connection")?;
-    one.finish(&first, &[])?.good("READ on the first connection")?;
+    two.finish_read(&second, "READ on the second connection")?;
+    one.finish_read(&first, "READ on the first connection")?;
     one.expect_nothing(SILENCE, "more came on the first connection than was asked for")?;
     two.expect_nothing(SILENCE, "more came on the second connection than was asked for")
 }

@@ -124,6 +124,7 @@ fn window_opens(fixture: &mut Fixture) -> Outcome {
         tasks.push(task);
     }
     for task in &tasks {
+        // The target may end some of them with TASK SET FULL.
         conn.finish(task, &[])?;
     }
     let unasked = |pdu: &&Pdu| pdu.opcode() == Opcode::NOP_IN && pdu.itt() == Itt::NONE;

@@ -89,6 +89,7 @@ fn underflow(fixture: &mut Fixture) -> Outcome {
     let done = conn.run(cdb::inquiry(4096), Flow::Read, 4096, &[])?.good("INQUIRY")?;
     let came = u32::try_from(done.data.len()).unwrap_or_default();
     need!(came < 4096, "the unit returns 4096 bytes and more of INQUIRY data");
+    require!(came >= 36, "{came} bytes of INQUIRY data came; the standard data is 36 bytes and more");
     let missing = 4096 - came;
     if done.residual == Residual::None {
         fixture.record.remark("the target does not tell of the underflow, as it may");
@@ -105,7 +106,7 @@ fn underflow(fixture: &mut Fixture) -> Outcome {
 fn overflow(fixture: &mut Fixture) -> Outcome {
     let mut conn = fixture.start(&[])?;
     let done = conn.run(cdb::inquiry(36), Flow::Read, 4, &[])?.good("INQUIRY")?;
-    require!(done.data.len() <= 4, "{} bytes came, 4 were expected", done.data.len());
+    require!(done.data.len() == 4, "{} bytes came, 4 were expected", done.data.len());
     if done.residual == Residual::None {
         fixture.record.remark("the target does not tell of the overflow, as it may");
         return Ok(());

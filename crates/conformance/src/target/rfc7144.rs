@@ -204,7 +204,7 @@ fn priority(fixture: &mut Fixture) -> Outcome {
     let mut conn = level_2(fixture)?;
     let task = ScsiCommand { priority: 9, ..conn.read(1) };
     conn.send(&task, &[]);
-    conn.finish(&task, &[])?.good("READ with a priority")?;
+    conn.finish_read(&task, "READ with a priority")?;
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! A command from its first PDU to its status.
 
+use std::ops::Range;
+
 use iscsi::pdu::Opcode;
 use iscsi::pdu::data_in::DataIn;
 use iscsi::pdu::r2t::R2t;
@@ -8,6 +10,7 @@ use iscsi::pdu::scsi_response::ScsiResponse;
 use transport::initiator::Residual;
 
 use crate::cdb::{self, Cdb};
+use crate::entropy::{fresh, pattern};
 use crate::verdict::Outcome;
 use crate::wire::Pdu;
 
@@ -21,8 +24,10 @@ pub(crate) struct Done {
     pub(crate) status: u8,
     pub(crate) sense: Vec<u8>,
     pub(crate) residual: Residual,
-    /// The data that was read.
+    /// The data that was read: zeros where no data came.
     pub(crate) data: Vec<u8>,
+    /// The parts of `data` that came, in the order in which they came.
+    parts: Vec<Range<usize>>,
     /// The StatSN of the status.
     pub(crate) stat_sn: u32,
     /// The number of Data-In PDUs.
@@ -69,13 +74,24 @@ impl Done {
         require!(self.is_good(), "{what}: expected GOOD, came {}", self.shown());
         Ok(self)
     }
+
+    /// Fails unless the command ended with GOOD and every byte from `from` to the expected length of `task`
+    /// came.
+    pub(crate) fn good_from(self, what: &str, from: usize, task: &ScsiCommand) -> Outcome<Self> {
+        let done = self.good(what)?;
+        let end = usize::try_from(task.expected_data_transfer_length).unwrap_or(usize::MAX);
+        if let Some(missing) = missing(&done.parts, from..end) {
+            fail!("{what}: GOOD, but of bytes {from} to {end} no data came for those from {missing} on");
+        }
+        Ok(done)
+    }
 }
 
 impl Conn {
     /// Waits for the status of a command that was sent; collects its Data-In, and answers every R2T with data
     /// from `out`.
     pub(crate) fn finish(&mut self, task: &ScsiCommand, out: &[u8]) -> Outcome<Done> {
-        let mut data = Vec::new();
+        let (mut data, mut parts) = (Vec::new(), Vec::new());
         let mut data_ins = 0;
         loop {
             let pdu = self.next_of(task.itt, "the answer to a command")?;
@@ -87,7 +103,8 @@ impl Conn {
                 Opcode::DATA_IN => {
                     let head: DataIn = pdu.read()?;
                     data_ins += 1;
-                    store(&mut data, head.buffer_offset, &pdu.data, task.expected_data_transfer_length)?;
+                    let expected = task.expected_data_transfer_length;
+                    parts.push(store(&mut data, head.buffer_offset, &pdu.data, expected)?);
                     if let Some(status) = head.status {
                         return Ok(Done {
                             response: 0,
@@ -95,6 +112,7 @@ impl Conn {
                             sense: Vec::new(),
                             residual: status.residual,
                             data,
+                            parts,
                             stat_sn: pdu.word(24),
                             data_ins,
                             last: pdu,
@@ -112,6 +130,7 @@ impl Conn {
                         sense,
                         residual,
                         data,
+                        parts,
                         stat_sn,
                         data_ins,
                         last: pdu,
@@ -137,11 +156,27 @@ impl Conn {
         self.finish(&task, data)?.good("WRITE")
     }
 
-    /// Reads the first blocks.
+    /// Reads the first blocks; fails unless all of their data comes.
     pub(crate) fn read_blocks(&mut self, blocks: u16) -> Outcome<Done> {
         let task = self.read(blocks);
         self.send(&task, &[]);
-        self.finish(&task, &[])?.good("READ")
+        self.finish_read(&task, "READ")
+    }
+
+    /// Returns the contents of the first blocks. A case that may write fills them with a pattern first, so
+    /// that data from elsewhere, or none, shows.
+    pub(crate) fn known_blocks(&mut self, may_write: bool, blocks: u16) -> Outcome<Vec<u8>> {
+        if !may_write {
+            return Ok(self.read_blocks(blocks)?.data);
+        }
+        let data = pattern(fresh(), usize::from(blocks) * self.block());
+        self.write_blocks(&data)?;
+        Ok(data)
+    }
+
+    /// Waits for the end of a read that was sent; fails unless all of its data comes, and GOOD.
+    pub(crate) fn finish_read(&mut self, task: &ScsiCommand, what: &str) -> Outcome<Done> {
+        self.finish(task, &[])?.good_from(what, 0, task)
     }
 
     /// Returns the length of a block.
@@ -179,8 +214,9 @@ pub(crate) fn piece<'a>(out: &'a [u8], r2t: &R2t) -> Outcome<&'a [u8]> {
     }
 }
 
-/// Stores data at its offset; fails if it exceeds the expected length of the command.
-fn store(data: &mut Vec<u8>, offset: u32, bytes: &[u8], expected: u32) -> Outcome {
+/// Stores data at its offset, and returns the part that it covers; fails if it exceeds the expected length of
+/// the command.
+pub(super) fn store(data: &mut Vec<u8>, offset: u32, bytes: &[u8], expected: u32) -> Outcome<Range<usize>> {
     let begin = usize::try_from(offset).unwrap_or(usize::MAX);
     let end = begin.saturating_add(bytes.len());
     let expected = usize::try_from(expected).unwrap_or(usize::MAX);
@@ -191,5 +227,36 @@ fn store(data: &mut Vec<u8>, offset: u32, bytes: &[u8], expected: u32) -> Outcom
     if let Some(place) = data.get_mut(begin..end) {
         place.copy_from_slice(bytes);
     }
-    Ok(())
+    Ok(begin..end)
+}
+
+/// Returns the first byte of `wanted` that no part covers.
+pub(super) fn missing(parts: &[Range<usize>], wanted: Range<usize>) -> Option<usize> {
+    let mut sorted: Vec<&Range<usize>> = parts.iter().collect();
+    sorted.sort_unstable_by_key(|part| part.start);
+    let mut next = wanted.start;
+    for part in sorted {
+        if part.start > next {
+            break;
+        }
+        next = next.max(part.end);
+    }
+    (next < wanted.end).then_some(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_in_the_data_is_found_wherever_it_is() {
+        assert_eq!(missing(&[4..8, 0..4], 0..8), None);
+        assert_eq!(missing(&[0..6, 2..8], 0..8), None);
+        assert_eq!(missing(&[], 0..8), Some(0));
+        assert_eq!(missing(&[], 0..0), None);
+        assert_eq!(missing(&[4..6, 6..8], 0..8), Some(0));
+        assert_eq!(missing(&[4..6, 6..8], 4..8), None);
+        assert_eq!(missing(&[0..2, 4..8], 0..8), Some(2));
+        assert_eq!(missing(&[0..4, 4..6], 0..8), Some(6));
+    }
 }

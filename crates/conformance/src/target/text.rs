@@ -117,6 +117,16 @@ fn longest_segment(conn: &mut Conn) -> Outcome<usize> {
     Ok(data.map(|pdu| pdu.data.len()).max().unwrap_or_default())
 }
 
+/// Declares the length of the longest data segment that we take from now on.
+pub(super) fn declare_segment(conn: &mut Conn, len: &str) -> Outcome {
+    let request = conn.text(true);
+    let (response, pdu) = ask(conn, &request, &[(SEGMENT, len)])?;
+    if !response.is_final {
+        conclude(conn, &request, pdu)?;
+    }
+    Ok(())
+}
+
 fn open_text(fixture: &mut Fixture, discovery: bool) -> Outcome {
     let (mut conn, key) = if discovery {
         (fixture.discover()?, ("SendTargets", "All"))
@@ -361,11 +371,7 @@ fn out_of_range(fixture: &mut Fixture) -> Outcome {
     }
     let longest = longest_segment(&mut conn)?;
     require!(longest > 511, "{longest} bytes in a PDU: the value 511, which is out of range, is used");
-    let request = conn.text(true);
-    let (response, pdu) = ask(&mut conn, &request, &[(SEGMENT, "1024")])?;
-    if !response.is_final {
-        conclude(&mut conn, &request, pdu)?;
-    }
+    declare_segment(&mut conn, "1024")?;
     let longest = longest_segment(&mut conn)?;
     require!(longest <= 1024, "{longest} bytes in a PDU, we take 1024 since the negotiation");
     Ok(())

@@ -24,8 +24,17 @@ impl AttachMethod {
     /// Chooses the best way that this host has; `None` if it has none.
     pub fn best(iscsiadm: &[String]) -> Option<Self> {
         let has = |path: &str| Path::new(path).exists();
+        if has("/sys/class/iscsi_transport/tcp") && iscsi::has_tools(iscsiadm) {
+            return Some(Self::Iscsi);
+        }
+        Self::best_of_targe()
+    }
+
+    /// Chooses the best way of `targe attach` that this host has, by which data can be encrypted on the
+    /// network.
+    pub fn best_of_targe() -> Option<Self> {
+        let has = |path: &str| Path::new(path).exists();
         match () {
-            () if has("/sys/class/iscsi_transport/tcp") && iscsi::has_tools(iscsiadm) => Some(Self::Iscsi),
             () if has("/dev/ublk-control") => Some(Self::Ublk),
             () if has("/dev/fuse") && has("/dev/loop-control") => Some(Self::Loop),
             () => None,

@@ -25,7 +25,7 @@ pub(super) fn check_unpublished(staged: &Staged, device: Option<&Path>) -> CsiRe
         numbers.extend(mounts::at(&staged.staging_path)?.and_then(|mount| mount.device));
         for number in numbers {
             // A container can have the host's root as a folder, where each mount is seen again.
-            paths.extend(mounts::of_elsewhere(number, &staged.staging_path)?);
+            paths.extend(mounts::of_elsewhere(number, &[&staged.staging_path])?);
         }
     }
     match paths.first() {
@@ -33,6 +33,26 @@ pub(super) fn check_unpublished(staged: &Staged, device: Option<&Path>) -> CsiRe
             "volume {} is still published at {}; unpublish it there first",
             staged.id,
             path.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Refuses to publish at `path` a volume that may be at one path only, and is at another one.
+pub(super) fn check_single(staged: &Staged, device: &Path, path: &Path) -> CsiResult<()> {
+    let found = if staged.block {
+        let mut paths = mounts::binds_of(device)?;
+        paths.retain(|found| found != path);
+        paths
+    } else {
+        mounts::of_elsewhere(mounts::number_of(device)?, &[&staged.staging_path, path])?
+    };
+    match found.first() {
+        Some(other) => Err(CsiError::precondition(format!(
+            "volume {} is published at {} already, and its access mode is SINGLE_NODE_SINGLE_WRITER; unpublish it \
+             there first",
+            staged.id,
+            other.display()
         ))),
         None => Ok(()),
     }

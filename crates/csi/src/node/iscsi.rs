@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::program::{Done, run};
 use super::{NodeSettings, Staged};
 use crate::error::{CsiError, CsiResult};
+use crate::program::{Done, run};
 
 /// How long a disk may take to appear after the login.
 const APPEAR_MAX: Duration = Duration::from_secs(30);
@@ -142,6 +142,7 @@ fn is_volume(wwid: &str, staged: &Staged) -> bool {
 mod tests {
     use super::super::AttachMethod;
     use super::*;
+    use crate::protection::Protection;
 
     #[test]
     fn a_disk_is_known_by_its_serial_number_or_its_name() {
@@ -157,6 +158,7 @@ mod tests {
             read_only: false,
             formatting: false,
             publication: String::new(),
+            protection: Protection::None,
         };
         let is_it = |wwid: &str| is_volume(wwid, &staged);
         assert!(is_it("t10.TARGE   Virtual Disk    15f136e330e8165b416a4888c47275ef"));

@@ -10,14 +10,17 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{OFlags, major, minor};
 
-use super::program::{run_well, text};
 use crate::error::{CsiError, CsiResult};
+use crate::program::{run_well, text};
 
 /// The major and minor number of a block device.
 pub(super) type Number = (u32, u32);
 
 /// The flag that asks for a block device for this process alone.
 const EXCLUSIVE: i32 = OFlags::EXCL.bits().cast_signed();
+/// The options of a file system that takes no writes: read-only, and how newer kernels show ext4 after an
+/// error.
+const STOPPED: &[&[u8]] = &[b"ro", b"emergency_ro", b"shutdown"];
 /// The number of bytes in a sector of sysfs.
 const SECTOR: u64 = 512;
 
@@ -28,6 +31,9 @@ pub(super) struct Mount {
     pub(super) device: Option<Number>,
     /// Whether it may only be read.
     pub(super) read_only: bool,
+    /// Whether its file system may only be read, or has stopped, wherever it is mounted. The kernel does that
+    /// after errors.
+    pub(super) stopped: bool,
 }
 
 /// Returns the mount on top of a path; `None` if nothing is mounted there.
@@ -54,11 +60,12 @@ pub(super) fn of(device: Number) -> CsiResult<Vec<PathBuf>> {
 }
 
 /// Returns the paths that the file system of a device is mounted at, the last mount first, but for those that
-/// lead to the same folder as `path`.
-pub(super) fn of_elsewhere(device: Number, path: &Path) -> CsiResult<Vec<PathBuf>> {
+/// lead to the same folder as one of `paths`.
+pub(super) fn of_elsewhere(device: Number, paths: &[&Path]) -> CsiResult<Vec<PathBuf>> {
     let list = Path::new("/proc/self/mountinfo");
     let text = fs::read(list).map_err(|error| CsiError::io("read", list, &error))?;
-    Ok(points_elsewhere(&text, device, &resolved(path)))
+    let paths: Vec<PathBuf> = paths.iter().map(|path| resolved(path)).collect();
+    Ok(points_elsewhere(&text, device, &paths))
 }
 
 /// Returns the paths that the node of a block device is bound to, the last mount first.
@@ -89,18 +96,18 @@ fn points(text: &[u8], device: Number) -> Vec<PathBuf> {
     mounts.map(|line| line.point).rev().collect()
 }
 
-/// Finds the mounts of a device in the text of `mountinfo` at other folders than that of `path`, the last
+/// Finds the mounts of a device in the text of `mountinfo` at other folders than those of `paths`, the last
 /// first. A folder has several paths if its file system is mounted or bound at several places, such as the
 /// root of a host in a container: each mount in it is seen at all of them.
-fn points_elsewhere(text: &[u8], device: Number, path: &Path) -> Vec<PathBuf> {
+fn points_elsewhere(text: &[u8], device: Number, paths: &[PathBuf]) -> Vec<PathBuf> {
     let lines: Vec<Line> = lines(text).collect();
     let known: BTreeMap<u64, &Line> = lines.iter().map(|line| (line.id, line)).collect();
     let folders: Vec<_> =
-        lines.iter().filter(|line| line.point == path).map(|line| line.folder(&known)).collect();
+        lines.iter().filter(|line| paths.contains(&line.point)).map(|line| line.folder(&known)).collect();
     let is_elsewhere = |line: &&Line| {
         let folder = line.folder(&known);
         line.mount.device == Some(device)
-            && line.point != path
+            && !paths.contains(&line.point)
             && (folder.is_none() || !folders.contains(&folder))
     };
     lines.iter().filter(is_elsewhere).map(|line| line.point.clone()).rev().collect()
@@ -140,8 +147,14 @@ fn lines(text: &[u8]) -> impl DoubleEndedIterator<Item = Line> {
         let (id, parent) = (integer(fields.next())?, integer(fields.next())?);
         let device = number(&String::from_utf8_lossy(fields.next()?));
         let (root, point) = (path(fields.next())?, path(fields.next())?);
-        let read_only = fields.next()?.split(|byte| *byte == b',').any(|option| option == b"ro");
-        Some(Line { id, parent, root, point, mount: Mount { device, read_only } })
+        let has = |options: &[u8], words: &[&[u8]]| {
+            options.split(|byte| *byte == b',').any(|option| words.contains(&option))
+        };
+        let read_only = has(fields.next()?, &[b"ro"]);
+        // A number of optional fields ends with a hyphen. The type and the source of the file system follow.
+        let of_file_system = fields.skip_while(|field| *field != b"-").nth(3);
+        let stopped = of_file_system.is_some_and(|options| has(options, STOPPED));
+        Some(Line { id, parent, root, point, mount: Mount { device, read_only, stopped } })
     })
 }
 
@@ -206,6 +219,14 @@ fn pair(number: u64) -> Number {
     (major(number), minor(number))
 }
 
+/// Returns whether the kernel refuses writes to a block device.
+pub(super) fn is_read_only_device(device: &Path) -> CsiResult<bool> {
+    let (major, minor) = number_of(device)?;
+    let path = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/ro"));
+    let text = fs::read_to_string(&path).map_err(|error| CsiError::io("read", &path, &error))?;
+    Ok(text.trim() != "0")
+}
+
 /// Returns the size of a block device.
 pub(super) fn device_bytes(device: &Path) -> CsiResult<u64> {
     let (major, minor) = number_of(device)?;
@@ -228,7 +249,7 @@ mod tests {
                      4 3 7:0 / /var/lib/kubelet/plugins/v/globalmount rw - xfs b rw\n\
                      5 2 7:0 / /host/data/kubelet/plugins/v/globalmount rw - xfs b rw\n\
                      6 5 7:0 / /host/data/kubelet/plugins/v/globalmount rw - xfs b rw\n";
-        let staging = Path::new("/var/lib/kubelet/plugins/v/globalmount");
+        let staging = &[PathBuf::from("/var/lib/kubelet/plugins/v/globalmount")];
         let none: [&Path; 0] = [];
         assert_eq!(points_elsewhere(text, (7, 0), staging), none);
         assert_eq!(points_elsewhere(text, (7, 1), staging), none);
@@ -236,8 +257,23 @@ mod tests {
         let text = [&text[..], published].concat();
         let elsewhere = Path::new("/var/lib/kubelet/pods/p/mount");
         assert_eq!(points_elsewhere(&text, (7, 0), staging), [elsewhere]);
+        let both = [&staging[..], &[elsewhere.to_owned()]].concat();
+        assert_eq!(points_elsewhere(&text, (7, 0), &both), none);
         // What is mounted where its parent cannot be seen is elsewhere.
         assert_eq!(points_elsewhere(b"9 8 7:0 / /a rw - xfs b rw\n", (7, 0), staging), [Path::new("/a")]);
+    }
+
+    #[test]
+    fn a_file_system_that_takes_no_writes_is_known() {
+        let line =
+            |options: &str| format!("36 35 7:1 / /m rw,noatime shared:1 - ext4 /dev/loop1 {options}\n");
+        let stopped = |options: &str| find(line(options).as_bytes(), Path::new("/m")).unwrap().stopped;
+        assert!(!stopped("rw,errors=remount-ro"));
+        assert!(stopped("ro,errors=remount-ro"));
+        assert!(stopped("rw,emergency_ro") && stopped("rw,shutdown"));
+        // The mount may only be read, and the file system can be written.
+        let found = find(b"1 0 7:1 / /m ro - ext4 a rw\n", Path::new("/m")).unwrap();
+        assert!(found.read_only && !found.stopped);
     }
 
     #[test]
@@ -245,7 +281,7 @@ mod tests {
         let text = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw\n\
                      37 36 0:5 /loop0 /a\\040b\\134c rw - devtmpfs dev rw\n\
                      38 37 7:1 / /mnt2 ro,relatime - ext4 /dev/loop1 rw\n";
-        let mount = |device, read_only| Some(Mount { device: Some(device), read_only });
+        let mount = |device, read_only| Some(Mount { device: Some(device), read_only, stopped: false });
         assert_eq!(find(text, Path::new("/mnt2")), mount((7, 1), true));
         assert_eq!(find(text, Path::new("/a b\\c")), mount((0, 5), false));
         assert_eq!(find(text, Path::new("/mnt1")), None);
@@ -254,7 +290,7 @@ mod tests {
         assert_eq!(points(b"1 0 8:1 / /a rw\n2 0 8:1 / /b ro\n", (8, 1)), ["/b", "/a"].map(Path::new));
         assert_eq!(
             find(b"1 2\n\n3 4 x y /z rw\n", Path::new("/z")),
-            Some(Mount { device: None, read_only: false })
+            Some(Mount { device: None, read_only: false, stopped: false })
         );
     }
 }

@@ -1,6 +1,6 @@
 //! The node service of CSI: requests are checked here, and carried out by [`Node`].
 
-use std::path::PathBuf;
+use std::path::{Component, PathBuf};
 use std::sync::Arc;
 
 use tonic::{Request, Response, Status};
@@ -96,17 +96,25 @@ impl NodeCalls for NodeService {
     ) -> Result<Response<proto::NodeGetVolumeStatsResponse>, Status> {
         let request = request.into_inner();
         present("volume ID", &request.volume_id)?;
-        present("volume path", &request.volume_path)?;
-        let measure = move |node: &Node| node.usage(&request.volume_id, &PathBuf::from(request.volume_path));
+        let path = path("volume path", &request.volume_path)?;
+        let measure = move |node: &Node| node.usage(&request.volume_id, &path);
         let usage = self.call("NodeGetVolumeStats", measure).await?;
         let used = |unit: Unit, amounts: [u64; 3]| {
             let [total, used, available] = amounts.map(|amount| i64::try_from(amount).unwrap_or(i64::MAX));
             proto::VolumeUsage { available, total, used, unit: unit.into() }
         };
-        let bytes = used(Unit::Bytes, usage.bytes);
-        let inodes = usage.inodes.map(|inodes| used(Unit::Inodes, inodes));
-        let usage = [bytes].into_iter().chain(inodes).collect();
-        Ok(Response::new(proto::NodeGetVolumeStatsResponse { usage, volume_condition: None }))
+        let fault = usage.condition.fault();
+        let condition = proto::VolumeCondition {
+            abnormal: fault.is_some(),
+            message: fault.unwrap_or("nothing is known against it").to_owned(),
+        };
+        let measured = usage.measured.iter();
+        let usage = measured.flat_map(|measured| {
+            let inodes = measured.inodes.map(|inodes| used(Unit::Inodes, inodes));
+            [used(Unit::Bytes, measured.bytes)].into_iter().chain(inodes)
+        });
+        let usage = usage.collect();
+        Ok(Response::new(proto::NodeGetVolumeStatsResponse { usage, volume_condition: Some(condition) }))
     }
 
     async fn node_expand_volume(
@@ -115,11 +123,10 @@ impl NodeCalls for NodeService {
     ) -> Result<Response<proto::NodeExpandVolumeResponse>, Status> {
         let request = request.into_inner();
         present("volume ID", &request.volume_id)?;
-        present("volume path", &request.volume_path)?;
+        let path = path("volume path", &request.volume_path)?;
         let required = request.capacity_range.map_or(0, |range| range.required_bytes);
         let required = u64::try_from(required).map_err(|_| CsiError::invalid("a size is negative"))?;
-        let expand =
-            move |node: &Node| node.expand(&request.volume_id, &PathBuf::from(request.volume_path), required);
+        let expand = move |node: &Node| node.expand(&request.volume_id, &path, required);
         let bytes = self.call("NodeExpandVolume", expand).await?;
         let capacity_bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         Ok(Response::new(proto::NodeExpandVolumeResponse { capacity_bytes }))
@@ -134,6 +141,7 @@ impl NodeCalls for NodeService {
             rpc::Type::GetVolumeStats,
             rpc::Type::ExpandVolume,
             rpc::Type::SingleNodeMultiWriter,
+            rpc::Type::VolumeCondition,
         ];
         let capability = |kind: rpc::Type| proto::NodeServiceCapability {
             r#type: Some(Type::Rpc(Rpc { r#type: kind.into() })),
@@ -154,12 +162,35 @@ impl NodeCalls for NodeService {
     }
 }
 
-/// Reads a path of this host.
+/// Reads a path of this host. It names a folder or file of its own, and leads through no parent folder: what
+/// is at it is mounted, unmounted and removed.
 fn path(what: &str, text: &str) -> CsiResult<PathBuf> {
     present(what, text)?;
     let path = PathBuf::from(text);
-    match path.is_absolute() && !text.contains('\0') {
-        true => Ok(path),
-        false => Err(CsiError::invalid(format!("the {what} is not absolute"))),
+    let is_plain = |part: Component| matches!(part, Component::RootDir | Component::Normal(_));
+    if !path.is_absolute() {
+        return Err(CsiError::invalid(format!("the {what} is not absolute")));
+    }
+    if text.chars().any(char::is_control) || !path.components().all(is_plain) || path.file_name().is_none() {
+        return Err(CsiError::invalid(format!(
+            "the {what} is the root, or has \"..\" or a control character"
+        )));
+    }
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_stay_below_the_folder_that_they_name() {
+        for text in ["/var/lib/kubelet/pods/a b/..mount", "/a/./b", "/a//b/"] {
+            assert_eq!(path("path", text).unwrap(), PathBuf::from(text));
+        }
+        for text in ["", "a", "-o", "/", "/..", "/var/lib/kubelet/../../../etc", "/a/..", "/a\0b", "/a\nb"] {
+            let error = path("path", text).unwrap_err();
+            assert_eq!(error.code, tonic::Code::InvalidArgument, "{text:?}");
+        }
     }
 }

@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::program::{run, run_well, text};
 use super::{AttachMethod, NodeSettings, Staged, mounts};
 use crate::error::{CsiError, CsiResult};
+use crate::program::{run, run_well, text};
 use crate::record::replace_file;
 
 /// How long a volume may take to appear.
@@ -169,10 +169,15 @@ impl Files {
 
     /// Returns the URL of a volume.
     fn url(&self, settings: &NodeSettings, staged: &Staged) -> String {
-        let Staged { user, portal, target, .. } = staged;
+        let Staged { user, portal, target, protection, .. } = staged;
         let (initiator, secret) = (&settings.initiator, self.secret.display());
+        let keys = match protection.needs_keys() {
+            true => format!("&auth=opaque&protection={}", protection.name()),
+            false => String::new(),
+        };
+        // The process is found by what stands last.
         format!(
-            "iscsi://{user}@{portal}/{target}/0?initiator={initiator}&timeout={LOSS_MAX_S}&password_file={secret}"
+            "iscsi://{user}@{portal}/{target}/0?initiator={initiator}&timeout={LOSS_MAX_S}{keys}&password_file={secret}"
         )
     }
 

@@ -10,9 +10,10 @@ use tonic::Code;
 use super::*;
 use crate::capability::{Capability, MountCapability};
 use crate::kill_point::testing::{FAILED, KILLED, fail_after, kill_after};
+use crate::protection::Protection;
 use crate::proto::volume_capability::access_mode::Mode;
 use crate::publish::{SECRET_PASSWORD, SECRET_USER, context};
-use crate::target_admin::{AdminError, VolumeTarget};
+use crate::target_admin::{Access, AdminError, Login, Strength, VolumeTarget};
 
 const NODE: &str = "iqn.2026-11.example.node:one";
 const OTHER: &str = "iqn.2026-11.example.node:two";
@@ -20,6 +21,8 @@ const MIB: u64 = 1 << 20;
 /// What a file begins with that the daemon copied.
 const BY_DAEMON: &[u8] = b"by the daemon";
 
+mod concurrency;
+mod full;
 mod groups;
 
 /// A daemon that remembers what it is to serve.
@@ -36,7 +39,7 @@ impl TargetAdmin for Daemon {
     fn serve(&self, target: &VolumeTarget) -> Result<(), AdminError> {
         assert!(!target.access.is_empty(), "a target without an access list is open");
         for access in &target.access {
-            assert!(fs::metadata(&access.secret_file).unwrap().len() >= 12);
+            assert!(fs::metadata(login_file(access)).unwrap().len() >= 12);
         }
         // As the daemon does.
         let file = fs::File::options().write(true).open(&target.file).unwrap();
@@ -45,6 +48,10 @@ impl TargetAdmin for Daemon {
         }
         self.targets().insert(target.name.clone(), target.clone());
         Ok(())
+    }
+
+    fn password_records(&self, user: &str, password: &str, _: Strength) -> Result<Vec<u8>, AdminError> {
+        Ok(records_of(user, password).into_bytes())
     }
 
     fn remove(&self, name: &str) -> Result<(), AdminError> {
@@ -67,6 +74,18 @@ impl TargetAdmin for Daemon {
 
     fn is_alive(&self) -> bool {
         true
+    }
+}
+
+/// Returns what stands for a record.
+fn records_of(user: &str, password: &str) -> String {
+    format!("record of {user}: {password}")
+}
+
+fn login_file(access: &Access) -> &PathBuf {
+    match &access.login {
+        Login::Chap { secret_file, .. } => secret_file,
+        Login::Password { password_file } => password_file,
     }
 }
 
@@ -93,15 +112,10 @@ impl Bed {
     }
 
     fn open_with(&self, max_volumes: Option<NonZeroU32>) -> CsiResult<Volumes> {
-        let settings = Settings {
-            target_prefix: "iqn.2026-11.example:csi".into(),
-            portals: vec!["san:3260".into()],
-            max_volumes,
-        };
-        Volumes::open(&self.folder, Box::new(self.daemon.clone()), settings)
+        Volumes::open(&self.folder, Box::new(self.daemon.clone()), settings(max_volumes))
     }
 
-    /// Returns the files of the pool, but for the lock.
+    /// Returns the files of the pool, but for the lock and the spare files.
     fn files(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut folders = vec![self.folder.clone()];
@@ -109,7 +123,7 @@ impl Bed {
             for entry in fs::read_dir(folder).unwrap() {
                 let path = entry.unwrap().path();
                 if path.is_dir() {
-                    folders.push(path);
+                    folders.extend((!path.ends_with(".csi/spare")).then_some(path));
                 } else if path.file_name().unwrap() != "lock" {
                     found.push(path.strip_prefix(&self.folder).unwrap().display().to_string());
                 }
@@ -123,6 +137,14 @@ impl Bed {
 impl Drop for Bed {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn settings(max_volumes: Option<NonZeroU32>) -> Settings {
+    Settings {
+        target_prefix: "iqn.2026-11.example:csi".into(),
+        portals: vec!["san:3260".into()],
+        max_volumes,
     }
 }
 
@@ -312,10 +334,12 @@ fn a_killed_publication_admits_the_node_once() {
             let target = &targets[&volumes.target_name(id)];
             assert_eq!(target.access.len(), 1);
             assert_eq!(target.access[0].initiator, NODE);
-            assert_eq!(bed.files().len(), 3);
+            assert_eq!(target.protection, Protection::Encrypt);
+            assert_eq!(bed.files().len(), 4);
             let again = publish(volumes, id, NODE, Mode::SingleNodeWriter).unwrap();
-            let secret = fs::read_to_string(&target.access[0].secret_file).unwrap();
-            assert_eq!(again[context::SECRET], secret);
+            assert_eq!(again[context::PROTECTION], "encrypt");
+            let record = fs::read_to_string(login_file(&target.access[0])).unwrap();
+            assert_eq!(record, records_of(id, &again[context::SECRET]));
         },
     );
     assert!(steps >= 3, "{steps}");
@@ -423,12 +447,50 @@ fn sizes_are_chosen_within_their_range() {
     let choose = |required, limit| SizeRange { required, limit }.choose(0, SIZE_DEFAULT);
     assert_eq!(choose(0, 0).unwrap(), SIZE_DEFAULT);
     assert_eq!(choose(0, 2 * MIB).unwrap(), 2 * MIB);
+    // A limit alone is an upper bound, and sizes are whole steps.
+    assert_eq!(choose(0, 2 * MIB + 4095).unwrap(), 2 * MIB);
+    assert_eq!(choose(0, SIZE_DEFAULT + 1).unwrap(), SIZE_DEFAULT);
+    assert_eq!(code(choose(0, MIB - 1)), Code::OutOfRange);
     assert_eq!(choose(MIB + 1, 0).unwrap(), MIB + SIZE_STEP);
     assert_eq!(choose(1, 0).unwrap(), MIB);
     assert_eq!(code(choose(MIB + 1, MIB + 1)), Code::OutOfRange);
     assert_eq!(code(choose(1, 4096)), Code::OutOfRange);
     assert_eq!(code(choose(u64::MAX, 0)), Code::OutOfRange);
     assert_eq!(code(choose(SIZE_MAX + 1, 0)), Code::OutOfRange);
+}
+
+#[test]
+fn the_journal_of_a_copy_is_replayed_before_the_first_node_gets_it_to_read() {
+    use crate::ext::ExtSuperblock;
+    use crate::program::run_well;
+    use std::os::unix::fs::FileExt;
+    const BLOCK: u64 = 3000;
+    let bed = Bed::new("journal");
+    let volumes = bed.open();
+    for (mode, read_only, block, is_replayed) in [
+        (Mode::MultiNodeReaderOnly, false, false, true),
+        (Mode::SingleNodeWriter, true, false, true),
+        (Mode::SingleNodeWriter, false, false, false),
+        // A program that reads the device itself finds it as it was copied.
+        (Mode::SingleNodeReaderOnly, false, true, false),
+    ] {
+        let name = format!("{mode:?} {read_only} {block}");
+        let size = SizeRange { required: 16 * MIB, limit: 0 };
+        let id = volumes.create(&NewVolume { size, ..wanted(&name) }).unwrap().id;
+        let image = volumes.pool.image(&id);
+        run_well(&["mkfs.ext4", "-q", "-F", "-b", "1024", image.to_str().unwrap()]).unwrap();
+        // One block of data that was synced is in the journal only.
+        let (data, commands) = (bed.folder.join("data"), bed.folder.join("commands"));
+        fs::write(&data, [0x5a; 1024]).unwrap();
+        fs::write(&commands, format!("jo\njw -b {BLOCK} {}\njc\n", data.display())).unwrap();
+        run_well(&["debugfs", "-w", "-f", commands.to_str().unwrap(), image.to_str().unwrap()]).unwrap();
+        let needs_recovery = || ExtSuperblock::read(&image).unwrap().unwrap().needs_recovery;
+        assert!(needs_recovery(), "{name}");
+        volumes.publish(&id, NODE, &capability(mode, block), read_only, &BTreeMap::new()).unwrap();
+        let mut found = [0; 1024];
+        fs::File::open(&image).unwrap().read_exact_at(&mut found, BLOCK * 1024).unwrap();
+        assert_eq!((found == [0x5a; 1024], !needs_recovery()), (is_replayed, is_replayed), "{name}");
+    }
 }
 
 #[test]
@@ -557,8 +619,52 @@ fn a_secret_of_the_caller_is_used_and_not_told() {
         let told = publish(secrets(given)).unwrap();
         assert_eq!(told.get(context::SECRET), None);
         let access = bed.daemon.targets()[&volumes.target_name(&id)].access[0].clone();
-        assert_eq!(access.user, "me");
-        assert_eq!(fs::read_to_string(access.secret_file).unwrap(), password);
+        assert_eq!(fs::read_to_string(login_file(&access)).unwrap(), records_of("me", password));
+    }
+}
+
+#[test]
+fn a_volume_without_protection_is_served_with_chap() {
+    let bed = Bed::new("unprotected");
+    let volumes = bed.open();
+    let parameters = BTreeMap::from([("protection".to_owned(), "none".to_owned())]);
+    let id = volumes.create(&NewVolume { parameters, ..wanted("plain") }).unwrap().id;
+    let told = publish(&volumes, &id, NODE, Mode::SingleNodeWriter).unwrap();
+    assert_eq!(told[context::PROTECTION], "none");
+    let target = bed.daemon.targets()[&volumes.target_name(&id)].clone();
+    let Login::Chap { user, secret_file } = &target.access[0].login else { panic!("{target:?}") };
+    assert_eq!((user, target.protection), (&id, Protection::None));
+    assert_eq!(fs::read_to_string(secret_file).unwrap(), told[context::SECRET]);
+    // An earlier version reads the record of a volume that it can serve.
+    let record = fs::read_to_string(bed.folder.join(format!(".csi/volumes/{id}.json"))).unwrap();
+    let file: serde_json::Value = serde_json::from_str(&record).unwrap();
+    let record = &file["record"];
+    assert!(record["parameters"]["protection"] == "none" && record.get("protection").is_none(), "{record}");
+}
+
+#[test]
+fn the_record_of_a_password_is_that_of_the_secret_wherever_a_change_is_killed() {
+    let given = |password: &str| {
+        BTreeMap::from([(SECRET_USER.into(), "me".into()), (SECRET_PASSWORD.into(), password.into())])
+    };
+    for steps in 0..6 {
+        let bed = Bed::new("record");
+        let volumes = bed.open();
+        let id = made(&volumes);
+        let capability = capability(Mode::SingleNodeWriter, false);
+        let publish = |volumes: &Volumes, password: &str| {
+            volumes.publish(&id, NODE, &capability, false, &given(password))
+        };
+        publish(&volumes, "correct horse").unwrap();
+        kill_after(Some(steps));
+        let _ = publish(&volumes, "another horse");
+        kill_after(None);
+        drop(volumes);
+        let volumes = bed.open();
+        // The caller takes its change back.
+        publish(&volumes, "correct horse").unwrap();
+        let access = bed.daemon.targets()[&volumes.target_name(&id)].access[0].clone();
+        assert_eq!(fs::read_to_string(login_file(&access)).unwrap(), records_of("me", "correct horse"));
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::change_api::{Change, LibraryRequest, SessionSelector};
 use super::counters_api::{IscsiTotals, Memory, TlsTotals};
-use super::lun_api::{Limit, LunList, LunSelector};
+use super::lun_api::{Limit, LunList, LunSelector, ReservationSelector};
 use super::shape::{Described, Field, Object, Shape, object, words};
 use super::trace_api::TraceRequest;
 use super::upgrade_api::UpgradeRequest;
@@ -32,6 +32,11 @@ words! {
         Sessions = "sessions",
         /// The LUNs that are served.
         Luns = "luns",
+        /// The LUNs that hosts may still have open, also without a session and without a disk.
+        BoundLuns = "bound-luns",
+        /// What the meaning of the configuration takes from the state directory, for clients that edit the
+        /// file.
+        StateFacts = "state-facts",
         /// What a change of the configuration would do. Needs `change`.
         Plan = "plan",
         /// Prepares a change of the configuration, so that nothing can fail when it is committed. Needs
@@ -43,8 +48,21 @@ words! {
         Abandon = "abandon",
         /// Ends sessions. Needs `sessions`.
         DropSessions = "drop-sessions",
+        /// Forgets which disks the ports of an initiator have used under their LUNs, so that the LUNs can
+        /// lead them to other disks. Only for hosts that do not have these disks open any more, and cannot
+        /// log out. A port that has a session keeps its record. Needs `sessions`.
+        ForgetPorts = "forget-ports",
         /// Lets a LUN end its tasks and take no new ones, or ends that. Needs `lun`.
         DrainLun = "drain-lun",
+        /// Accepts that writes which a LUN acknowledged are lost: its flushes succeed again, if its medium
+        /// can be flushed now. What is lost stays lost: check the file systems and databases on it first.
+        /// Needs `lun`.
+        AcceptLoss = "accept-loss",
+        /// The reservations and registrations of a LUN. Needs `lun`.
+        Reservations = "reservations",
+        /// Removes reservations and registrations of a LUN, for hosts that cannot do so any more. Needs
+        /// `reservations`.
+        ClearReservations = "clear-reservations",
         /// Makes a file that has the contents of the file of a LUN. Needs `lun`.
         SnapshotLun = "snapshot-lun",
         /// Makes files that have the contents which the files of LUNs have at one point in time, or none: no
@@ -72,10 +90,14 @@ object! {
         method: Method,
         /// The configuration that `plan` and `prepare` are about; null or absent otherwise.
         change: Option<Change>,
-        /// The sessions that `drop-sessions` is about; null or absent otherwise.
+        /// The sessions that `drop-sessions` is about, or the initiator ports that `forget-ports` is about;
+        /// null or absent otherwise.
         sessions: Option<SessionSelector>,
-        /// The LUN that `drain-lun` or `snapshot-lun` is about; null or absent otherwise.
+        /// The LUN that `drain-lun`, `snapshot-lun`, `accept-loss` or `reservations` is about; null or absent
+        /// otherwise.
         lun: Option<LunSelector>,
+        /// What `clear-reservations` removes; null or absent otherwise.
+        reservations: Option<ReservationSelector>,
         /// The LUNs that `snapshot-luns` is about; null or absent otherwise.
         luns: Option<LunList>,
         /// The change that `library` makes; null or absent otherwise.
@@ -95,6 +117,7 @@ impl Request {
             change: None,
             sessions: None,
             lun: None,
+            reservations: None,
             luns: None,
             library: None,
             trace: None,

@@ -1,10 +1,10 @@
 //! What the server keeps of one client: who it is, and the change that it has prepared.
 
+use crate::mailbox::{Receiver, Sender};
 use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZero;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Receiver, Sender};
 
 use serde_json::Value;
 

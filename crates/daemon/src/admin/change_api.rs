@@ -46,7 +46,8 @@ object! {
         changes: Vec<PlannedChange>,
         /// The warnings about the text, and what the operator should know before the change.
         warnings: Vec<String>,
-        /// The sessions that the change ends or takes LUNs from, and those that could not log in again.
+        /// The sessions that the change ends or takes LUNs from, and those that could not log in again. The
+        /// initiator ports that lost their session in the last ten minutes are listed like sessions.
         sessions: Vec<AffectedSession>,
         /// Why the daemon would refuse the change, as far as it can tell without opening anything; null if it
         /// would not.
@@ -58,7 +59,8 @@ object! {
 }
 
 object! {
-    /// A session that loses something by a change.
+    /// A session that loses something by a change, or an initiator port that lost its session lately and
+    /// would not find its LUNs again.
     AffectedSession {
         /// The target's name.
         target: String,
@@ -66,9 +68,11 @@ object! {
         initiator: String,
         /// The ISID, 12 hexadecimal digits.
         isid: String,
+        /// Whether there is a session now. If not, the host may still have the LUNs open, and log in again.
+        logged_in: bool,
         /// Whether the session ends.
         ends: bool,
-        /// The LUNs that it sees now and loses.
+        /// The LUNs that it sees now, or would see if it logged in now, and loses.
         luns: Vec<u16>,
         /// The protection that its next login needs and this session does not have: `integrity` or `encrypt`;
         /// null if its initiator can log in again as it did.
@@ -195,7 +199,7 @@ object! {
 }
 
 object! {
-    /// The sessions that a client wants to end.
+    /// The sessions that a client wants to end, or the initiator ports that it wants to be forgotten.
     SessionSelector {
         /// The initiator's name.
         initiator: String,
@@ -213,6 +217,56 @@ object! {
         sessions: u32,
         /// The time in seconds after which connections are closed.
         within_s: u32,
+    }
+}
+
+object! {
+    /// The answer to `bound-luns`.
+    BoundLuns {
+        /// The targets with such LUNs.
+        targets: Vec<TargetLuns>,
+    }
+}
+
+object! {
+    /// The answer to `state-facts`.
+    StateFacts {
+        /// The salt of the world-wide names that are derived for disks; null if they are derived without one.
+        salt: Option<String>,
+        /// The tape libraries that are or were served, which have these drives if they cannot be read.
+        libraries: Vec<KnownLibrary>,
+    }
+}
+
+object! {
+    /// A tape library that is or was served.
+    KnownLibrary {
+        /// Its folder.
+        path: String,
+        /// Its serial number.
+        serial: String,
+        /// The serial number of each drive.
+        drives: Vec<String>,
+    }
+}
+
+object! {
+    /// LUNs of a target that initiator ports have used, and not given up by a logout.
+    TargetLuns {
+        /// The target's name.
+        target: String,
+        /// The LUNs, in ascending order.
+        luns: Vec<u16>,
+    }
+}
+
+object! {
+    /// The answer to `forget-ports`.
+    ForgottenPorts {
+        /// How many records of disks that an initiator port has used are removed.
+        records: u32,
+        /// How many records stay, because their initiator ports have sessions.
+        in_use: u32,
     }
 }
 

@@ -5,9 +5,14 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::api::{Failure, LINE_LEN_MAX, Method, REQUEST_LEN_MAX, Request, Sessions, Status, VERSION};
-use super::change_api::{Abandoned, Applied, DroppedSessions, LibraryChanged, Plan, Reloaded};
+use super::change_api::{
+    Abandoned, Applied, BoundLuns, DroppedSessions, ForgottenPorts, LibraryChanged, Plan, Reloaded,
+    StateFacts,
+};
 use super::event_api::Events;
-use super::lun_api::{Drained, Luns, Snapshot, Snapshots};
+use super::lun_api::{
+    ClearedReservations, Drained, LossAccepted, LunReservations, Luns, Snapshot, Snapshots,
+};
 use super::shape::{Described, Object, Shape};
 use super::trace_api::{TraceEnd, TraceStarted};
 use super::upgrade_api::Upgraded;
@@ -42,12 +47,18 @@ pub(super) fn result_shapes(types: &mut BTreeMap<&'static str, Object>) -> Vec<(
         (Method::Status, Status::describe(types)),
         (Method::Sessions, Sessions::describe(types)),
         (Method::Luns, Luns::describe(types)),
+        (Method::BoundLuns, BoundLuns::describe(types)),
+        (Method::StateFacts, StateFacts::describe(types)),
         (Method::Plan, Plan::describe(types)),
         (Method::Prepare, Plan::describe(types)),
         (Method::Commit, Applied::describe(types)),
         (Method::Abandon, Abandoned::describe(types)),
         (Method::DropSessions, DroppedSessions::describe(types)),
+        (Method::ForgetPorts, ForgottenPorts::describe(types)),
         (Method::DrainLun, Drained::describe(types)),
+        (Method::AcceptLoss, LossAccepted::describe(types)),
+        (Method::Reservations, LunReservations::describe(types)),
+        (Method::ClearReservations, ClearedReservations::describe(types)),
         (Method::SnapshotLun, Snapshot::describe(types)),
         (Method::SnapshotLuns, Snapshots::describe(types)),
         (Method::Library, LibraryChanged::describe(types)),

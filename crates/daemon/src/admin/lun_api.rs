@@ -12,6 +12,9 @@ object! {
     Luns {
         /// The LUNs, sorted by target, then by number.
         luns: Vec<Lun>,
+        /// The file systems that hold files of LUNs, as they were measured in the last seconds; null from a
+        /// release that does not measure them.
+        file_systems: Option<Vec<FileSystem>>,
     }
 }
 
@@ -88,6 +91,44 @@ object! {
         tasks: u64,
         /// Its reservation and registrations; null if it has none.
         reservation: Option<Reservation>,
+        /// Why writes that it acknowledged are lost: every flush fails until `accept-loss`. Null if none are.
+        lost_writes: Option<String>,
+        /// Which operations of its file or device failed, and why, until an operation of the same kind
+        /// succeeds at the same place, or until `accept-loss`. Null if none did.
+        medium_failure: Option<String>,
+        /// What its file takes from its file system; null if the medium is no file, and for the first
+        /// seconds.
+        space: Option<LunSpace>,
+    }
+}
+
+object! {
+    /// The storage of a file that is served.
+    LunSpace {
+        /// The bytes that are allocated.
+        allocated_bytes: u64,
+        /// The bytes that it can still take from its file system, until all of it is allocated.
+        promised_bytes: u64,
+        /// The bytes that its file system has free for the daemon's user.
+        free_bytes: u64,
+    }
+}
+
+object! {
+    /// A file system that holds served files.
+    FileSystem {
+        /// The directory of one of the files.
+        directory: String,
+        /// The bytes that it holds.
+        bytes: u64,
+        /// The bytes that it has free for the daemon's user.
+        free_bytes: u64,
+        /// The bytes that are allocated to the files that are served.
+        allocated_bytes: u64,
+        /// The bytes that these files can still take. If this is more than what is free, writes can fail.
+        promised_bytes: u64,
+        /// How many disks that are served it holds.
+        disks: u32,
     }
 }
 
@@ -110,7 +151,8 @@ object! {
 }
 
 object! {
-    /// The LUN that `drain-lun` or `snapshot-lun` is about, or one of those of `snapshot-luns`.
+    /// The LUN that `drain-lun`, `snapshot-lun`, `accept-loss` or `reservations` is about, or one of those of
+    /// `snapshot-luns`.
     LunSelector {
         /// The target's name.
         target: String,
@@ -137,6 +179,89 @@ object! {
         durable: bool,
         /// How many tasks it still has.
         tasks: u64,
+    }
+}
+
+object! {
+    /// The answer to `accept-loss`: flushes of the LUN succeed again, and failed operations are no problem
+    /// any more.
+    LossAccepted {
+        /// Why writes that it acknowledged are lost; null if none are.
+        lost: Option<String>,
+        /// Which operations failed, if nothing is lost; null otherwise.
+        failed: Option<String>,
+    }
+}
+
+object! {
+    /// The answer to `reservations`.
+    LunReservations {
+        /// The reservation; null if there is neither a reservation nor a registration.
+        reservation: Option<Reservation>,
+        /// How often the registrations have changed since the unit exists (PRGENERATION).
+        generation: u32,
+        /// The registrations.
+        registrants: Vec<Registrant>,
+        /// Who has reserved the unit with RESERVE (SPC-2); null for nobody.
+        reserved_by: Option<ReservingPort>,
+    }
+}
+
+object! {
+    /// A registration for persistent reservations.
+    Registrant {
+        /// The name of the initiator.
+        initiator: String,
+        /// The ISID of its port, 12 hexadecimal digits; null for a port without one.
+        isid: Option<String>,
+        /// The relative identifier of the target port.
+        target_port: u16,
+        /// The reservation key, 16 hexadecimal digits.
+        key: String,
+        /// Whether it holds the reservation.
+        holder: bool,
+        /// Whether the initiator is logged in with that port.
+        logged_in: bool,
+    }
+}
+
+object! {
+    /// The initiator port that has reserved a unit with RESERVE (SPC-2). It is logged in.
+    ReservingPort {
+        /// The name of the initiator.
+        initiator: String,
+        /// The ISID of its port, 12 hexadecimal digits; null for a port without one.
+        isid: Option<String>,
+        /// The relative identifier of the target port.
+        target_port: u16,
+    }
+}
+
+object! {
+    /// What `clear-reservations` removes. The tasks of an initiator whose registrations are removed end, and
+    /// unit attentions report the change to all that were registered.
+    ReservationSelector {
+        /// The target's name.
+        target: String,
+        /// The LUN.
+        lun: u16,
+        /// The name of the initiator whose reservation and registrations are removed; null or absent for all.
+        initiator: Option<String>,
+        /// Only those of its port with this ISID, 12 hexadecimal digits; null or absent for all its ports.
+        isid: Option<String>,
+        /// Whether to remove also those of initiators that are logged in, and saved ones that cannot be read.
+        /// Otherwise the request is refused, and changes nothing.
+        force: bool,
+    }
+}
+
+object! {
+    /// The answer to `clear-reservations`: it is done, and durable.
+    ClearedReservations {
+        /// How many registrations were removed.
+        registrations: u32,
+        /// Whether a reservation ended.
+        released: bool,
     }
 }
 

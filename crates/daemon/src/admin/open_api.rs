@@ -16,19 +16,25 @@ use utoipa::openapi::{
 use super::api::{Failure, Method, VERSION};
 use super::change_api::{Change, LibraryRequest, SessionSelector};
 use super::document::{result_shapes, word};
-use super::lun_api::{LunList, LunSelector};
+use super::lun_api::{LunList, LunSelector, ReservationSelector};
 use super::shape::{Described, Object, Shape};
 
 /// The methods that only read: `GET /api/v1/METHOD`.
-pub const READS: [Method; 4] = [Method::Status, Method::Sessions, Method::Luns, Method::Events];
+pub const READS: [Method; 5] =
+    [Method::Status, Method::Sessions, Method::Luns, Method::BoundLuns, Method::Events];
 
-/// The methods that change something, or try a change: `POST /api/v1/METHOD`. Those that belong to a
-/// connection of the admin socket, because the client replaces the configuration file, are not among them.
-pub const CHANGES: [Method; 7] = [
+/// The methods that change something, try a change or need an argument: `POST /api/v1/METHOD`. Those that
+/// belong to a connection of the admin socket, because the client replaces the configuration file, are not
+/// among them, nor are the facts that its edits need.
+pub const CHANGES: [Method; 11] = [
     Method::Plan,
     Method::Reload,
     Method::DropSessions,
+    Method::ForgetPorts,
     Method::DrainLun,
+    Method::AcceptLoss,
+    Method::Reservations,
+    Method::ClearReservations,
     Method::SnapshotLun,
     Method::SnapshotLuns,
     Method::Library,
@@ -101,8 +107,11 @@ fn summary(method: Method, types: &mut BTreeMap<&'static str, Object>) -> &'stat
 fn argument(method: Method, types: &mut BTreeMap<&'static str, Object>) -> Option<Shape> {
     match method {
         Method::Plan => Some(Change::describe(types)),
-        Method::DropSessions => Some(SessionSelector::describe(types)),
-        Method::DrainLun | Method::SnapshotLun => Some(LunSelector::describe(types)),
+        Method::DropSessions | Method::ForgetPorts => Some(SessionSelector::describe(types)),
+        Method::DrainLun | Method::SnapshotLun | Method::AcceptLoss | Method::Reservations => {
+            Some(LunSelector::describe(types))
+        }
+        Method::ClearReservations => Some(ReservationSelector::describe(types)),
         Method::SnapshotLuns => Some(LunList::describe(types)),
         Method::Library => Some(LibraryRequest::describe(types)),
         _ => None,
@@ -293,7 +302,10 @@ mod tests {
             .iter()
             .map(|(method, _)| *method)
             .filter(|method| !offered.iter().any(|known| known == method));
-        assert_eq!(others.collect::<Vec<_>>(), ["prepare", "commit", "abandon", "trace", "upgrade"]);
+        assert_eq!(
+            others.collect::<Vec<_>>(),
+            ["state-facts", "prepare", "commit", "abandon", "trace", "upgrade"]
+        );
     }
 
     fn collect(value: &Value, wanted: &str, found: &mut impl FnMut(&str)) {

@@ -1,12 +1,12 @@
 //! The daemon's end of the admin socket.
 
-use std::io::{ErrorKind, Read, Write};
+use crate::mailbox::{Sender, channel};
+use std::io::{BufRead, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -412,12 +412,13 @@ fn next_line(mut stream: &UnixStream, held: &mut Vec<u8>) -> Line {
     let mut searched = 0;
     let mut piece = vec![0; PIECE_LEN];
     loop {
-        let newline = held.iter().take(REQUEST_LEN_MAX).skip(searched).position(|byte| *byte == b'\n');
-        if let Some(end) = newline {
-            let rest = held.split_off(searched + end + 1);
+        let mut new = held.get(searched..held.len().min(REQUEST_LEN_MAX)).unwrap_or_default();
+        // A slice is never refused.
+        searched += new.skip_until(b'\n').unwrap_or(0);
+        if held.get(..searched).is_some_and(|line| line.ends_with(b"\n")) {
+            let rest = held.split_off(searched);
             return Line::Whole(std::mem::replace(held, rest));
         }
-        searched = held.len();
         if held.len() >= REQUEST_LEN_MAX {
             return Line::TooLong;
         }

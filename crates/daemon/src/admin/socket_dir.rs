@@ -119,11 +119,29 @@ fn check_directory(path: &Path) -> Result<(), AdminSocketError> {
     if meta.uid() != rustix::process::geteuid().as_raw() {
         return Err(refuse(format!("{name} belongs to another user")));
     }
-    if meta.mode() & 0o077 != 0 {
-        let mode = meta.mode() & 0o777;
-        return Err(refuse(format!(
-            "other users have access to {name} (mode {mode:03o}); it must have mode 700"
-        )));
+    let mode = meta.mode() & 0o7777;
+    if mode & 0o077 == 0 {
+        return Ok(());
     }
-    Ok(())
+    if mode & FS_GROUP_MASK == FS_GROUP && holds_only(directory, path) {
+        let closed = fs::set_permissions(directory, Permissions::from_mode(0o700));
+        closed.map_err(|error| refuse(format!("cannot close {name} to its group: {}", os_error(&error))))?;
+        crate::info!("closed {name} to its group again, for which a volume was opened (fsGroup)");
+        return Ok(());
+    }
+    let mode = mode & 0o777;
+    Err(refuse(format!("other users have access to {name} (mode {mode:03o}); it must have mode 700")))
+}
+
+/// The bits of a directory that Kubernetes has opened for the group `fsGroup` of a pod, as it does with each
+/// directory of a volume when a pod starts: everything for the group, nothing for others, and setgid.
+const FS_GROUP: u32 = 0o2070;
+const FS_GROUP_MASK: u32 = 0o2077;
+
+/// Returns whether a directory holds nothing but the socket and its lock, so that nothing else uses it.
+fn holds_only(directory: &Path, socket: &Path) -> bool {
+    let known = [socket.to_path_buf(), socket.with_extension("lock")];
+    fs::read_dir(directory).is_ok_and(|mut entries| {
+        entries.all(|entry| entry.is_ok_and(|entry| known.iter().any(|path| *path == entry.path())))
+    })
 }

@@ -1,12 +1,12 @@
 //! Tests of both ends of the admin socket, and of clients that must be refused.
 
+use crate::mailbox::channel;
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 
 use serde_json::{Value, json};
 
@@ -134,7 +134,7 @@ fn idle_clients_make_room_for_one_that_asks() {
 }
 
 /// Answers a request when the test sends a signal on the channel.
-struct Slow(std::sync::Mutex<std::sync::mpsc::Receiver<()>>, std::sync::mpsc::Sender<()>);
+struct Slow(std::sync::Mutex<crate::mailbox::Receiver<()>>, crate::mailbox::Sender<()>);
 
 impl RequestHandler for Slow {
     fn handle(&self, _: Request, _: &mut Client) -> Result<Value, Failure> {
@@ -210,6 +210,23 @@ fn only_the_owner_can_open_it() {
     let refused = Server::start(&scratch.socket(), Arc::new(Echo)).unwrap_err().to_string();
     assert!(refused.ends_with("(mode 750); it must have mode 700"), "{refused}");
     assert!(!scratch.socket().exists());
+}
+
+#[test]
+fn a_directory_that_kubernetes_has_opened_for_its_group_is_closed_again() {
+    let scratch = Scratch::new();
+    let run = scratch.path().join("run");
+    drop(scratch.serve());
+    // Kubelet does this with each directory of a volume before each start of a pod with fsGroup.
+    fs::set_permissions(&run, Permissions::from_mode(0o2770)).unwrap();
+    let server = scratch.serve();
+    assert_eq!(fs::metadata(&run).unwrap().mode() & 0o777, 0o700);
+    drop(server);
+    // A directory that is also used for something else is not changed.
+    fs::write(run.join("other"), "").unwrap();
+    fs::set_permissions(&run, Permissions::from_mode(0o2770)).unwrap();
+    let refused = Server::start(&scratch.socket(), Arc::new(Echo)).unwrap_err().to_string();
+    assert!(refused.ends_with("(mode 770); it must have mode 700"), "{refused}");
 }
 
 #[test]

@@ -42,9 +42,17 @@ pub struct Flags {
     pub http: Option<String>,
     /// `--http-token-file FILE`.
     pub http_token: Option<PathBuf>,
+    /// `--strict`: the daemon does not start unless every medium is there.
+    pub strict: bool,
 }
 
 impl Flags {
+    /// Returns whether the daemon starts although media are not there yet. A disk that is given by a flag is
+    /// wanted now.
+    pub(crate) const fn waits_for_media(&self) -> bool {
+        !self.strict && self.config.is_some()
+    }
+
     /// Returns whether the default disk is served, because neither a configuration file nor a LUN is given.
     pub fn is_default_disk(&self) -> bool {
         self.config.is_none() && self.luns.is_empty()

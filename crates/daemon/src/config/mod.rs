@@ -14,6 +14,7 @@ mod edit;
 mod flags;
 mod http_tokens;
 mod identity;
+pub(crate) mod library_record;
 mod lun_spec;
 mod names;
 mod plan;
@@ -32,25 +33,29 @@ mod tighten;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+
+use security::secret_access::FileAccess;
 
 pub(crate) use diff::UnitKey;
 pub use diff::{Changes, LunChange, PortalChange, TargetChange, TargetDelta};
 pub use edit::{AuthPlace, Edit, EditContext, Setting, edit};
 pub use flags::Flags;
 pub use http_tokens::{HttpRole, HttpToken, HttpTokens};
-pub(crate) use identity::{instance, parse_naa};
+pub(crate) use identity::{StateIdentity, instance, machine_hash, parse_naa};
+pub use library_record::ServedLibrary;
 pub use names::NamePattern;
 pub use plan::{PlannedChange, Subject, What, WhenEffective, plan};
 pub use quantity::{show_size, size as parse_size};
 pub use reference::reference;
-pub use resolve::Environment;
+pub use resolve::{Environment, StateSource};
+pub(crate) use resolve::{expect_block_len, served_libraries};
 pub use resolved::{
     AclEntry, Announced, Auth, AuthMethods, Chap, Config, Group, GroupPassword, GroupSecret, GroupSet, Http,
-    HyperScsiService, Identity, MappedLun, Medium, Naa, Portal, ReactorChoice, Target, UNITS_MAX, Unit,
-    UnitIndex,
+    HyperScsiService, Identity, LunNumbers, MappedLun, Medium, Naa, Portal, ReactorChoice, Target, UNITS_MAX,
+    Unit, UnitIndex,
 };
 pub use revision::Revision;
 pub use source_span::{ConfigError, ConfigReport, SourceSpan};
@@ -80,6 +85,28 @@ pub(crate) struct InvalidConfig {
     /// The configuration as written, if every mistake is that a medium cannot be used; a reload takes from it
     /// which access to withdraw.
     pub(crate) config: Option<Config>,
+    /// The revision of the file that it was read from.
+    pub(crate) revision: Option<Revision>,
+}
+
+impl InvalidConfig {
+    /// Returns the configuration as one without mistakes, if each mistake is that a medium cannot be used
+    /// which `accepts` allows: by its unit, and whether the medium is not there.
+    pub(crate) fn accepting(
+        mut self: Box<Self>,
+        accepts: impl Fn(&Unit, bool) -> bool,
+    ) -> Result<Loaded, Box<Self>> {
+        let Some(config) = self.config.take() else { return Err(self) };
+        let units: BTreeMap<&str, &Unit> =
+            config.units.iter().map(|unit| (unit.label.as_str(), unit)).collect();
+        let mut report = self.report.clone();
+        report.accept_media(|label, is_absent| units.get(label).is_some_and(|unit| accepts(unit, is_absent)));
+        if report.is_clean() {
+            return Ok(Loaded { config, report, revision: self.revision });
+        }
+        self.config = Some(config);
+        Err(self)
+    }
 }
 
 impl Config {
@@ -107,7 +134,7 @@ impl Config {
             Err(why) => {
                 let mut report = ConfigReport::new(Some(file.clone()));
                 report.whole(why);
-                Err(Box::new(InvalidConfig { report, config: None }))
+                Err(Box::new(InvalidConfig { report, config: None, revision: None }))
             }
         }
     }
@@ -121,9 +148,9 @@ impl Config {
         environment: &Environment,
         name: &Path,
         text: &str,
-        mode: Option<u32>,
+        access: Option<FileAccess>,
     ) -> Result<Loaded, ConfigReport> {
-        Self::read_text(flags, environment, name, text, mode).map_err(|unusable| unusable.report)
+        Self::read_text(flags, environment, name, text, access).map_err(|unusable| unusable.report)
     }
 
     /// Reads a text as [`Self::load_text`] does, for a change that opens no medium: that a medium cannot be
@@ -136,32 +163,51 @@ impl Config {
         environment: &Environment,
         name: &Path,
         text: &str,
-        mode: Option<u32>,
+        access: Option<FileAccess>,
     ) -> Result<Loaded, ConfigReport> {
-        Self::read_text(flags, environment, name, text, mode).or_else(|unusable| match *unusable {
-            InvalidConfig { report, config: Some(config) } => {
-                let revision = Some(Revision::of(text.as_bytes()));
+        Self::read_text(flags, environment, name, text, access).or_else(|unusable| match *unusable {
+            InvalidConfig { report, config: Some(config), revision } => {
                 Ok(Loaded { config, report: report.with_media_warnings(), revision })
             }
-            InvalidConfig { report, config: None } => Err(report),
+            InvalidConfig { report, config: None, .. } => Err(report),
         })
     }
 
-    fn read_text(
+    /// Reads a text as [`Self::load_text`] does, for a change of a configuration with the units `kept`. A
+    /// medium of a unit that stays exactly as it is need not be usable: that is a warning.
+    ///
+    /// # Errors
+    /// The report, when the text has other mistakes.
+    pub fn load_changed_text(
+        flags: &Flags,
+        environment: &Environment,
+        (name, text): (&Path, &str),
+        access: Option<FileAccess>,
+        kept: &[Unit],
+    ) -> Result<Loaded, ConfigReport> {
+        let loaded = Self::read_text(flags, environment, name, text, access);
+        loaded.or_else(|unusable| unusable.accepting(|unit, _| kept.contains(unit))).map_err(|one| one.report)
+    }
+
+    /// Reads a text as [`Self::load_text`] does, for a daemon that accepts some media which cannot be used.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`], when the text has mistakes.
+    pub(crate) fn read_text(
         flags: &Flags,
         environment: &Environment,
         name: &Path,
         text: &str,
-        mode: Option<u32>,
+        access: Option<FileAccess>,
     ) -> Result<Loaded, Box<InvalidConfig>> {
-        Self::resolve(flags, environment, ConfigReport::new(Some(name.to_path_buf())), Some((text, mode)))
+        Self::resolve(flags, environment, ConfigReport::new(Some(name.to_path_buf())), Some((text, access)))
     }
 
     fn resolve(
         flags: &Flags,
         environment: &Environment,
         mut report: ConfigReport,
-        file: Option<(&str, Option<u32>)>,
+        file: Option<(&str, Option<FileAccess>)>,
     ) -> Result<Loaded, Box<InvalidConfig>> {
         let mut environment = environment.clone();
         let mut flags = flags.clone();
@@ -170,8 +216,8 @@ impl Config {
         }
         let revision = file.map(|(text, _)| Revision::of(text.as_bytes()));
         let mut tree = match file {
-            Some((text, mode)) => {
-                environment.file_mode = mode;
+            Some((text, access)) => {
+                environment.file_access = access;
                 let whole = flags.config.as_ref().map(|file| environment.absolute(file));
                 let directory = whole.as_ref().and_then(|whole| whole.parent());
                 environment.directory = directory.map_or(environment.directory, Path::to_path_buf);
@@ -188,11 +234,11 @@ impl Config {
             return Ok(Loaded { config, report, revision });
         }
         let config = report.has_only_media_errors().then_some(config);
-        Err(Box::new(InvalidConfig { report, config }))
+        Err(Box::new(InvalidConfig { report, config, revision }))
     }
 }
 
-fn read(file: &Path) -> Result<(String, u32), String> {
+fn read(file: &Path) -> Result<(String, FileAccess), String> {
     let cannot = |error: std::io::Error| format!("cannot read: {}", crate::os_error(&error));
     let opened = std::fs::File::open(file).map_err(cannot)?;
     let meta = opened.metadata().map_err(cannot)?;
@@ -207,5 +253,5 @@ fn read(file: &Path) -> Result<(String, u32), String> {
             error.as_bytes().iter().take(error.utf8_error().valid_up_to()).filter(|b| **b == b'\n').count();
         format!("not UTF-8 (on line {})", line + 1)
     })?;
-    Ok((text, meta.mode() & 0o777))
+    Ok((text, secret::access_of(&meta)))
 }

@@ -50,6 +50,7 @@ pub(crate) struct Portal {
     pub(crate) tls_certificate: Option<Located<PathBuf>>,
     pub(crate) tls_key: Option<Located<PathBuf>>,
     pub(crate) tls_client_authority: Option<Located<PathBuf>>,
+    pub(crate) tls_client_names: Option<Located<bool>>,
 }
 
 pub(crate) struct Http {
@@ -118,6 +119,7 @@ pub(crate) struct Session {
 }
 
 /// A LUN of a target or a shared one.
+#[derive(Clone)]
 pub(crate) struct Lun {
     pub(crate) span: SourceSpan,
     /// Only in a target.
@@ -174,6 +176,7 @@ pub(crate) struct Lun {
     pub(crate) revision: Option<Located<String>>,
     pub(crate) drive_vendor: Option<Located<String>>,
     pub(crate) drive_product: Option<Located<String>>,
+    pub(crate) drive_revision: Option<Located<String>>,
 }
 
 pub(crate) struct Target {
@@ -203,6 +206,7 @@ pub(crate) struct Acl {
 }
 
 /// The limits of a LUN or an initiator.
+#[derive(Clone)]
 pub(crate) struct Limit {
     pub(crate) iops: Option<Located<u32>>,
     pub(crate) bandwidth: Option<Located<u64>>,
@@ -285,6 +289,7 @@ impl Portal {
             tls_certificate: r.path("tls_certificate"),
             tls_key: r.path("tls_key"),
             tls_client_authority: r.path("tls_client_authority"),
+            tls_client_names: r.switch("tls_client_names"),
         }
     }
 }
@@ -447,6 +452,7 @@ impl Lun {
             revision: r.text("revision"),
             drive_vendor: r.text("drive_vendor"),
             drive_product: r.text("drive_product"),
+            drive_revision: r.text("drive_revision"),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A resolved configuration: every value is valid, every default is filled in, every reference is resolved.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -71,6 +72,8 @@ pub struct Config {
     pub http: Option<Http>,
     /// The authentication of discovery sessions.
     pub discovery_auth: Auth,
+    /// The initiators of each group, by its name.
+    pub groups: BTreeMap<String, Vec<NamePattern>>,
     /// Every logical unit, once, even if several targets show it.
     pub units: Vec<Unit>,
     /// The targets; at least one.
@@ -495,8 +498,26 @@ pub struct Target {
     pub auth: Auth,
     /// Its LUNs, in ascending order of their numbers.
     pub luns: Vec<MappedLun>,
+    /// The numbers that each of its LUN tables has, in the order of the tables.
+    pub numbers: Vec<LunNumbers>,
     /// Its access list; `None` admits every initiator.
     pub acl: Option<Vec<AclEntry>>,
+}
+
+/// The numbers of a LUN table of a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LunNumbers {
+    /// The number of the LUN itself.
+    pub lun: u16,
+    /// The numbers of the drives, if the LUN is the changer of a tape library.
+    pub drives: Vec<u16>,
+}
+
+impl LunNumbers {
+    /// Returns all numbers.
+    pub fn all(&self) -> impl Iterator<Item = u16> {
+        std::iter::once(self.lun).chain(self.drives.iter().copied())
+    }
 }
 
 /// A unit under a LUN of a target.

@@ -121,7 +121,8 @@ pub(crate) static ROOT: Section = Section {
             "queue_depth",
             Count { min: 1, max: 1024 },
             Value("128"),
-            "The command window of a session: how many commands it may have outstanding. A target can override it.",
+            "The command window of a session: how many commands it may have outstanding. HyperSCSI allows 2 to 512, of \
+             which initiators leave up to 8 to task management. A target can override it.",
         ),
         key(
             "nop_interval",
@@ -391,8 +392,8 @@ macro_rules! lun_keys {
                  allows. Otherwise it is rejected (WSNZ), so that a zero by mistake overwrites nothing."),
             key("compare_and_write_max", Count { min: 1, max: 255 }, Value("1"),
                 "The maximum length of a COMPARE AND WRITE in blocks. VMware's ATS uses one block."),
-            key("serial", Text { len_max: 36 }, Told("derived like `naa`"), "The unit serial number, printable ASCII."),
-            key("naa", Text { len_max: 36 }, Told("derived from the names of target and medium"),
+            key("serial", Text { len_max: 36 }, Told("derived like `naa`"), "The unit serial number, printable ASCII. `targe check` warns of one that two LUNs have."),
+            key("naa", Text { len_max: 36 }, Told("derived from target, medium and state directory"),
                 "The world-wide name: 16 or 32 hexadecimal digits that begin with 2, 3, 5 or 6. Two LUNs never share \
                  one."),
             key("vendor", Text { len_max: 8 }, Value("TARGE"), "The vendor identification in INQUIRY data, \
@@ -403,8 +404,11 @@ macro_rules! lun_keys {
                                                                       library. Only for `changer`."),
             key("drive_product", Text { len_max: 16 }, Value("Virtual Tape"), "The product identification of the \
                                                                                drives of a library. Only for `changer`."),
-            key("revision", Text { len_max: 4 }, Told("the version of targe"), "The product revision level in INQUIRY \
-                                                                                data, printable ASCII."),
+            key("drive_revision", Text { len_max: 4 }, Told("like `revision`, by `drive_product`"),
+                "The product revision level of the drives of a library. Only for `changer`."),
+            key("revision", Text { len_max: 4 },
+                Told("`0.1`, in every release; with a `product` that is an LTO drive, a revision of that drive"),
+                "The product revision level in INQUIRY data, printable ASCII."),
         ]
     };
 }
@@ -470,7 +474,8 @@ pub(crate) static TARGET: Section = Section {
             "max_sessions",
             Count { min: 1, max: 65_535 },
             Value("256"),
-            "The most sessions with this target.",
+            "The most sessions with this target. A login that reinstates a session, or adds a connection to \
+             one, is none in addition.",
         ),
         key(
             "queue_depth",
@@ -499,7 +504,7 @@ pub(crate) static TARGET: Section = Section {
             Tables(&ACL),
             Told("every initiator may use every LUN"),
             "Its access list. The first entry that matches an initiator applies; an initiator that matches \
-             none is rejected.",
+             none is rejected. `targe check` warns of names whose entry never applies.",
         ),
     ],
 };
@@ -518,7 +523,7 @@ pub(crate) static ACL: Section = Section {
             "luns",
             Mappings(&MAPPING),
             Told("every LUN under its own number"),
-            "The LUNs that the initiator can access: numbers, or tables `{ lun = 2, as = 0, ro = true, protection = \"encrypt\" }`.",
+            "The LUNs that the initiator can access: numbers, or tables `{ lun = 2, as = 0, ro = true, protection = \"encrypt\" }`. A LUN with two numbers is read-only under both or under none.",
         ),
         key(
             "ro",

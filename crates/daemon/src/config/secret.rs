@@ -1,17 +1,21 @@
-//! Reads secrets from files that only their owner can read.
+//! Reads secrets from files that others cannot read.
 
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{File, Metadata};
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use iscsi::chap::{MAX_SECRET, MIN_SECRET, Secret};
+use rustix::fs::OFlags;
 use security::opaque::Password;
 use security::password_file::PasswordFile;
+use security::secret_access::FileAccess;
+use security::secret_text::secret_in;
 use zeroize::Zeroizing;
 
 use super::http_tokens::HttpTokens;
 use super::resolved::{GroupPassword, GroupSecret};
+use crate::answers::{self, ANSWER_MAX};
 
 /// Reads a CHAP secret. One newline at the end of the file is not part of it.
 ///
@@ -19,14 +23,11 @@ use super::resolved::{GroupPassword, GroupSecret};
 /// A fragment that describes the mistake.
 pub(crate) fn from_file(path: &Path) -> Result<Secret, String> {
     let name = path.display();
-    let mut bytes = read_guarded(path, MAX_SECRET + 3)?;
-    if bytes.last() == Some(&b'\n') {
-        bytes.pop();
-        if bytes.last() == Some(&b'\r') {
-            bytes.pop();
-        }
-    }
-    check(&bytes).map_err(|why| format!("{why} (in {name})"))
+    // A text of UTF-16 is read whole, so that it is not taken for a secret that is too long.
+    let bytes = read_answering(path, 2 * MAX_SECRET + 8)?;
+    let secret = secret_in(&bytes).map_err(|why| format!("secret file {name} {why}"))?;
+    let secret = secret.get(..MAX_SECRET + 3).unwrap_or(secret);
+    check(secret).map_err(|why| format!("{why} (in {name})"))
 }
 
 /// Checks the length of a secret.
@@ -45,7 +46,7 @@ pub(crate) fn check(bytes: &[u8]) -> Result<Secret, String> {
 /// A fragment that describes the mistake.
 pub(crate) fn group_secret(path: &Path, group: &str) -> Result<GroupSecret, String> {
     let name = path.display();
-    let mut bytes = read_guarded(path, PasswordFile::LEN_MAX + 1)?;
+    let mut bytes = read_answering(path, PasswordFile::LEN_MAX + 1)?;
     if PasswordFile::has_head(&bytes) {
         let file = PasswordFile::parse(&bytes).map_err(|why| format!("{name}: {why}"))?;
         let found = file.find(group).cloned();
@@ -53,14 +54,8 @@ pub(crate) fn group_secret(path: &Path, group: &str) -> Result<GroupSecret, Stri
             format!("{name} has no user \"{group}\"; run: targe passwd {name} --user \"{group}\"")
         });
     }
-    // A longer text is not shortened to a password.
-    bytes.truncate(Password::LEN_MAX + 3);
-    if bytes.last() == Some(&b'\n') {
-        bytes.pop();
-        if bytes.last() == Some(&b'\r') {
-            bytes.pop();
-        }
-    }
+    let len = secret_in(&bytes).map_err(|why| format!("secret file {name} {why}"))?.len();
+    bytes.truncate(len);
     Password::new(&bytes).map_err(|why| format!("{why} (in {name})"))?;
     Ok(GroupSecret::Password(GroupPassword(bytes)))
 }
@@ -70,7 +65,7 @@ pub(crate) fn group_secret(path: &Path, group: &str) -> Result<GroupSecret, Stri
 /// # Errors
 /// A fragment that describes the mistake.
 pub(crate) fn password_records(path: &Path) -> Result<PasswordFile, String> {
-    let text = read_guarded(path, PasswordFile::LEN_MAX + 1)?;
+    let text = read_answering(path, PasswordFile::LEN_MAX + 1)?;
     PasswordFile::parse(&text).map_err(|why| format!("{}: {why}", path.display()))
 }
 
@@ -79,7 +74,7 @@ pub(crate) fn password_records(path: &Path) -> Result<PasswordFile, String> {
 /// # Errors
 /// A fragment that describes the mistake.
 pub(crate) fn http_tokens(path: &Path) -> Result<HttpTokens, String> {
-    let text = read_guarded(path, HttpTokens::FILE_LEN_MAX + 1)?;
+    let text = read_answering(path, HttpTokens::FILE_LEN_MAX + 1)?;
     HttpTokens::parse(&text).map_err(|why| {
         let name = path.display();
         format!("token file {name}: {why}; run: head -c 24 /dev/urandom | base64 > {name}")
@@ -104,33 +99,54 @@ pub(crate) fn key_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, String> {
     ))
 }
 
+/// Returns whether there is no file with a secret at a path.
+pub(crate) fn is_missing(path: &Path) -> bool {
+    path.metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
 /// The least length in bytes: that of the key that is derived from the secret. The derivation is fast, so it
 /// would not slow down guessing a shorter secret.
 const KEY_FILE_LEN_MIN: usize = 32;
 /// The greatest length in bytes. A longer secret adds no security.
 const KEY_FILE_LEN_MAX: usize = 4096;
 
-/// Reads up to `len_max` bytes of a file that only its owner can read.
+/// Returns who has access to a file.
+pub(crate) fn access_of(meta: &Metadata) -> FileAccess {
+    FileAccess { owner: meta.uid(), group: meta.gid(), mode: meta.mode() & 0o777 }
+}
+
+/// Reads up to `len_max` bytes of a file that is confidential, unless its file system hangs.
+fn read_answering(path: &Path, len_max: usize) -> Result<Zeroizing<Vec<u8>>, String> {
+    let of = path.to_owned();
+    let read = answers::of_one(move || read_guarded(&of, len_max), ANSWER_MAX);
+    read.unwrap_or_else(|| Err(format!("secret file {} does not answer", path.display())))
+}
+
+/// Reads up to `len_max` bytes of a file that is confidential.
 fn read_guarded(path: &Path, len_max: usize) -> Result<Zeroizing<Vec<u8>>, String> {
     let name = path.display();
     let cannot =
         |error: std::io::Error| format!("cannot read secret file {name}: {}", crate::os_error(&error));
-    let mut file = File::open(path).map_err(cannot)?;
+    // Opening a pipe would wait for its writer.
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+    let mut file = File::options().read(true).custom_flags(flags).open(path).map_err(cannot)?;
     // The open file is checked, not the path, so that the file that is checked is the file that is read.
     let meta = file.metadata().map_err(cannot)?;
     if !meta.is_file() {
         return Err(format!("secret file {name} is not a regular file"));
     }
-    if meta.mode() & 0o077 != 0 {
-        let mode = meta.mode() & 0o777;
+    let access = access_of(&meta);
+    let user = rustix::process::geteuid().as_raw();
+    if !access.is_confidential(user) {
+        let (mode, remedy) = (access.mode, access.remedy(user));
         return Err(format!(
-            "secret file {name} can be read by others (mode {mode:03o}); run: chmod 600 {name}"
+            "secret file {name} can be read by others (mode {mode:03o}); run: chmod {remedy:03o} {name}"
         ));
     }
     // The whole capacity is allocated at once, because a growing buffer would leave copies of the secret in
-    // memory.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(len_max));
-    let limit = u64::try_from(len_max).unwrap_or(0);
+    // memory. All of it is erased at the end.
+    let limit = meta.len().saturating_add(1).min(u64::try_from(len_max).unwrap_or(0));
+    let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(limit).unwrap_or(len_max)));
     file.by_ref().take(limit).read_to_end(&mut bytes).map_err(cannot)?;
     Ok(bytes)
 }

@@ -1,9 +1,14 @@
 //! Source spans of values, and the mistakes found at them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use crate::is_medium_fault;
 
 /// The place where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,9 +62,31 @@ pub struct ConfigReport {
     /// The warnings. They do not keep the configuration from being used.
     pub warnings: BTreeSet<ConfigError>,
     /// The subset of `errors` which say that a medium cannot be used in its present state.
-    of_media: BTreeSet<ConfigError>,
+    of_media: BTreeMap<ConfigError, UnusableMedium>,
+    /// What else is known of the reading.
+    reading: Box<Reading>,
     /// Whether the text has syntax errors, so that a value that seems missing may only be unreadable.
     damaged: bool,
+}
+
+/// What is known of the reading of a configuration, apart from its mistakes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Reading {
+    /// The label of the unit whose medium is examined.
+    unit: Option<String>,
+    /// Why the world-wide names that are derived here can differ from those that the daemon derives, if they
+    /// can.
+    unknown_names: Option<String>,
+    /// The paths of media and secrets that do not answer.
+    silent: BTreeSet<PathBuf>,
+}
+
+/// Why a medium cannot be used, for those who may use the configuration all the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct UnusableMedium {
+    /// The label of its unit.
+    unit: Option<String>,
+    is_absent: bool,
 }
 
 impl ConfigReport {
@@ -75,22 +102,100 @@ impl ConfigReport {
     /// Returns whether there are mistakes, and each of them is that a medium cannot be used in its present
     /// state. What the operator wrote is right then.
     pub(crate) fn has_only_media_errors(&self) -> bool {
-        !self.errors.is_empty() && self.errors == self.of_media
+        !self.errors.is_empty() && self.errors.iter().all(|error| self.of_media.contains_key(error))
+    }
+
+    /// Sets the unit that the mistakes about media are of from now on.
+    pub(crate) fn examine_unit(&mut self, label: Option<String>) {
+        self.reading.unit = label;
     }
 
     /// Records that a medium cannot be used in its present state.
     pub(crate) fn medium_error(&mut self, span: &SourceSpan, message: impl Into<String>) {
-        let error = ConfigError { span: Some(span.clone()), message: message.into() };
-        self.of_media.insert(error.clone());
+        self.add_medium(span, message.into(), false);
+    }
+
+    /// Records that the medium at a path, or one whose secret has that path, cannot be used: it is not there,
+    /// it fails, or it is not what it should be.
+    pub(crate) fn unusable_medium(&mut self, path: &Path, span: &SourceSpan, why: String) {
+        let is_absent = match path.metadata() {
+            Err(error) => error.kind() == ErrorKind::NotFound || is_medium_fault(&error),
+            Ok(facts) if facts.is_file() || facts.file_type().is_block_device() => {
+                File::open(path).is_err_and(|error| is_medium_fault(&error))
+            }
+            Ok(_) => false,
+        };
+        self.add_medium(span, why, is_absent);
+    }
+
+    /// Records that a medium, or the secret of one, does not answer. It can still come.
+    pub(crate) fn silent_medium(&mut self, path: &Path, span: &SourceSpan) {
+        self.reading.silent.insert(path.to_owned());
+        self.add_medium(span, format!("{} does not answer", path.display()), true);
+    }
+
+    /// Returns the paths of media and secrets that do not answer.
+    pub(crate) const fn silent(&self) -> &BTreeSet<PathBuf> {
+        &self.reading.silent
+    }
+
+    /// Adds what was found of a medium of the unit that is examined.
+    pub(crate) fn add(&mut self, found: Self) {
+        let unit = &self.reading.unit;
+        let of_media = found.of_media.into_iter();
+        self.of_media
+            .extend(of_media.map(|(error, medium)| (error, UnusableMedium { unit: unit.clone(), ..medium })));
+        self.errors.extend(found.errors);
+        self.warnings.extend(found.warnings);
+        self.reading.silent.extend(found.reading.silent);
+    }
+
+    /// Records why the derived world-wide names can differ from those of the daemon.
+    pub(crate) fn names_are_unknown(&mut self, why: String) {
+        self.reading.unknown_names = Some(why);
+    }
+
+    /// Returns why the derived world-wide names can differ from those of the daemon, if they can.
+    pub fn unknown_names(&self) -> Option<&str> {
+        self.reading.unknown_names.as_deref()
+    }
+
+    fn add_medium(&mut self, span: &SourceSpan, message: String, is_absent: bool) {
+        let error = ConfigError { span: Some(span.clone()), message };
+        let medium = UnusableMedium { unit: self.reading.unit.clone(), is_absent };
+        self.of_media.insert(error.clone(), medium);
         self.errors.insert(error);
+    }
+
+    /// Returns whether there are mistakes, and each of them is that a medium is not there or fails. It can
+    /// still come.
+    pub(crate) fn has_only_absent_media(&self) -> bool {
+        !self.errors.is_empty()
+            && self.errors.iter().all(|error| self.of_media.get(error).is_some_and(|medium| medium.is_absent))
     }
 
     /// Returns the report with the mistakes about media as warnings.
     pub(crate) fn with_media_warnings(mut self) -> Self {
         let media = std::mem::take(&mut self.of_media);
-        self.errors.retain(|error| !media.contains(error));
-        self.warnings.extend(media);
+        self.errors.retain(|error| !media.contains_key(error));
+        self.warnings.extend(media.into_keys());
         self
+    }
+
+    /// Makes warnings of the mistakes about media that `accepts` allows, by the label of the unit and whether
+    /// the medium is not there.
+    pub(crate) fn accept_media(&mut self, accepts: impl Fn(&str, bool) -> bool) {
+        self.of_media.retain(|error, medium| {
+            let is_accepted = medium.unit.as_deref().is_some_and(|unit| accepts(unit, medium.is_absent));
+            if is_accepted {
+                self.errors.remove(error);
+                let label = medium.unit.as_deref().unwrap_or_default();
+                let message =
+                    format!("{label} stays as it is, although its medium cannot be used: {}", error.message);
+                self.warnings.insert(ConfigError { span: error.span.clone(), message });
+            }
+            !is_accepted
+        });
     }
 
     /// Records a mistake.

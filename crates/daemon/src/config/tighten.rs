@@ -366,6 +366,11 @@ fn close(pattern: &[u8], fits: &mut [bool], from_start: bool) {
 }
 
 impl NamePattern {
+    /// Returns whether the pattern matches every name that another one matches.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        covers(self.as_str().as_bytes(), other.as_str().as_bytes())
+    }
+
     /// Returns whether the pattern matches an initiator's name, or has a name in common with another pattern.
     pub fn overlaps(&self, other: &str) -> bool {
         overlap(self.as_str().as_bytes(), other.to_lowercase().as_bytes())
@@ -373,7 +378,7 @@ impl NamePattern {
 }
 
 /// Returns whether any name fits both patterns.
-pub(super) fn overlap(a: &[u8], b: &[u8]) -> bool {
+fn overlap(a: &[u8], b: &[u8]) -> bool {
     if !a.contains(&b'*') && !b.contains(&b'*') {
         return a == b;
     }

@@ -3,7 +3,10 @@
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
+use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr};
+
 use super::*;
+use crate::file_attributes::ACCESS_LIST as ACL;
 use crate::scratch::Scratch;
 
 fn file(scratch: &Scratch) -> PathBuf {
@@ -166,6 +169,28 @@ fn the_new_file_has_the_access_list_of_the_old_one() {
     fsetxattr(&directory, "system.posix_acl_default", &list, XattrFlags::empty()).unwrap();
     assert!(LockedFile::open(&path).unwrap().replace("newer", None).unwrap().is_none());
     assert_eq!(fgetxattr(open(), ACL, found.as_mut_slice()), Err(Errno::NODATA));
+}
+
+#[test]
+fn the_new_file_has_the_other_attributes_of_the_old_one() {
+    let scratch = Scratch::new();
+    let path = file(&scratch);
+    let open = || File::open(&path).unwrap();
+    let values: [(&str, &[u8]); 3] =
+        [("user.note", b"of the storage team"), ("user.empty", b""), ("user.long", &[7; 1000])];
+    for (name, value) in values {
+        fsetxattr(open(), name, value, XattrFlags::empty())
+            .expect("TMPDIR must be on a file system with extended attributes of users");
+    }
+    let mut locked = LockedFile::open(&path).unwrap();
+    for text in ["new", "newer"] {
+        assert!(locked.replace(text, None).unwrap().is_none());
+        for (name, value) in values {
+            let mut found = [0; 2000];
+            let len = fgetxattr(open(), name, found.as_mut_slice()).unwrap();
+            assert_eq!(found[..len], *value, "{name}");
+        }
+    }
 }
 
 #[test]

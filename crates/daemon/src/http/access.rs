@@ -2,13 +2,20 @@
 //! that no web page of another site made a browser send.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, ORIGIN, TRANSFER_ENCODING};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
 
-use super::guess_limit::GuessLimit;
 use crate::config::{Http, HttpRole, HttpTokens};
+use security::guess_limit::{Account, GuessLimiter, SharedGuessLimit};
+
+/// The longest time that a request waits before its token is looked at. It waits once, right or wrong:
+/// meanwhile it holds one of the few connections, which bound how fast tokens can be tried, and the owner of
+/// a right token is served in the end. If a right token were answered sooner than a wrong one, the delay
+/// would show it.
+const DELAY_MAX: Duration = Duration::from_secs(4);
 
 /// The field in which a browser tells which site made it send a request (Fetch Metadata).
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
@@ -30,7 +37,9 @@ pub struct Access {
     tokens: Option<HttpTokens>,
     hosts: Vec<String>,
     scheme: &'static str,
-    guesses: GuessLimit,
+    /// The limit on guesses of tokens, and the origin of its time if it is this server's own.
+    guesses: GuessLimiter,
+    began: Instant,
 }
 
 /// Who sent a request that is admitted.
@@ -105,19 +114,33 @@ impl Access {
     pub fn new(http: &Http) -> Self {
         let scheme = if http.tls.is_some() { "https" } else { "http" };
         let (tokens, hosts) = (http.tokens.clone(), http.hosts.clone());
-        Self { tokens, hosts, scheme, guesses: GuessLimit::default() }
+        Self { tokens, hosts, scheme, guesses: GuessLimiter::default(), began: Instant::now() }
     }
 
     /// Takes the rules of another configuration. Wrong tokens stay counted.
     pub fn change(&mut self, http: &Http) {
-        *self = Self { guesses: std::mem::take(&mut self.guesses), ..Self::new(http) };
+        let guesses = std::mem::take(&mut self.guesses);
+        *self = Self { guesses, began: self.began, ..Self::new(http) };
+    }
+
+    /// Uses a limit on guesses that others use too.
+    #[must_use]
+    pub fn sharing(self, shared: Arc<dyn SharedGuessLimit>) -> Self {
+        Self { guesses: GuessLimiter::Shared(shared), ..self }
     }
 
     /// Returns how long a request with a token waits before [`Self::check`], because clients of its address
     /// have guessed tokens.
     pub fn delay<B>(&mut self, request: &Request<B>, address: IpAddr, now: Instant) -> Option<Duration> {
         let has_token = self.tokens.is_some() && request.headers().contains_key(AUTHORIZATION);
-        if has_token { self.guesses.delay(address, now) } else { None }
+        if !has_token {
+            return None;
+        }
+        let now = now.saturating_duration_since(self.began);
+        let wait = self
+            .guesses
+            .with(now, |limit, now| limit.wait(now, Duration::ZERO, &Account::of_http_tokens(), address));
+        wait.filter(|wait| !wait.is_zero()).map(|wait| wait.min(DELAY_MAX))
     }
 
     /// Returns whether the requests of a caller keep its connection. Where tokens are configured, a request
@@ -188,10 +211,16 @@ impl Access {
         };
         let given = single(headers, &AUTHORIZATION).ok_or(Rejection::TokenMissing)?;
         let given = bearer(given.as_bytes()).ok_or(Rejection::TokenMissing)?;
-        let Some(token) = tokens.find(given) else {
-            self.guesses.count(address, now);
-            return Err(Rejection::TokenWrong);
-        };
+        let token = tokens.find(given);
+        let now = now.saturating_duration_since(self.began);
+        self.guesses.with(now, |limit, now| {
+            let permit = limit.begin_late(now, &Account::of_http_tokens(), address);
+            match token {
+                Some(_) => limit.right(now, permit),
+                None => limit.wrong(now, &permit),
+            }
+        });
+        let token = token.ok_or(Rejection::TokenWrong)?;
         match purpose {
             Purpose::Change if token.role < HttpRole::Admin => {
                 Err(if tokens.has(HttpRole::Admin) { Rejection::Role } else { Rejection::NoChanges })

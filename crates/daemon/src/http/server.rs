@@ -6,9 +6,10 @@
 //! request that is rejected is none, and where tokens are configured, one without a token does not keep its
 //! connection.
 
+use std::cmp::Reverse;
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -184,6 +185,7 @@ impl Work {
                     let nonblocking = socket.set_nonblocking(true);
                     if let Ok(socket) = nonblocking.and_then(|()| tokio::net::UnixStream::from_std(socket)) {
                         self.begin(socket, peer.ip(), generation);
+                        tokio::task::yield_now().await;
                     }
                 }
             }
@@ -193,7 +195,11 @@ impl Work {
     async fn accept_clear(self, listener: tokio::net::TcpListener) {
         loop {
             match listener.accept().await {
-                Ok((socket, peer)) => self.begin(socket, peer.ip(), 0),
+                Ok((socket, peer)) => {
+                    self.begin(socket, peer.ip(), 0);
+                    // What has arrived on the connection is read before the next one can displace it.
+                    tokio::task::yield_now().await;
+                }
                 // The client has closed the connection already.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
@@ -222,7 +228,7 @@ impl Work {
             work.serve(socket, number, peer).await;
             drop(guard);
         });
-        self.connections.add(number, generation, task.abort_handle());
+        self.connections.add(number, generation, peer, task.abort_handle());
     }
 
     async fn serve(
@@ -344,6 +350,8 @@ struct Connection {
     number: u64,
     /// The generation of its TLS settings.
     generation: u64,
+    /// The address of the client, or its network of 64 bits.
+    host: IpAddr,
     /// Whether a request of it is being answered.
     is_asking: bool,
     /// The number of its last request that was accepted and keeps it; 0 if there was none.
@@ -363,26 +371,33 @@ impl Connections {
     }
 
     /// Closes the connection that has asked nothing for longest, if there are too many: one that never asked
-    /// anything that keeps it, or the one that receives its response for longest. Returns whether there is
-    /// room for another one.
+    /// anything that keeps it, of the host that has most of these, or the one that receives its response for
+    /// longest. Returns whether there is room for another one.
     fn make_room(&self) -> bool {
         let mut list = self.list();
         if list.open.len() < CONNECTIONS_MAX {
             return true;
         }
         let idle = list.open.iter().enumerate().filter(|(_, connection)| !connection.is_asking);
-        let Some((at, _)) = idle.min_by_key(|(_, connection)| connection.last_request) else { return false };
+        let is_new = |connection: &Connection| !connection.is_asking && connection.last_request == 0;
+        let new_of = |host| list.open.iter().filter(|other| is_new(other) && other.host == host).count();
+        let order = |connection: &Connection| match connection.last_request {
+            0 => (0, Reverse(new_of(connection.host))),
+            asked => (asked, Reverse(0)),
+        };
+        let Some((at, _)) = idle.min_by_key(|(_, connection)| order(connection)) else { return false };
         list.open.remove(at).task.abort();
         true
     }
 
     /// Adds a connection, or closes it if the TLS settings have changed since its handshake.
-    fn add(&self, number: u64, generation: u64, task: AbortHandle) {
+    fn add(&self, number: u64, generation: u64, peer: IpAddr, task: AbortHandle) {
         let mut list = self.list();
         if generation < list.generation {
             task.abort();
         } else {
-            list.open.push(Connection { number, generation, is_asking: false, last_request: 0, task });
+            let host = host_of(peer);
+            list.open.push(Connection { number, generation, host, is_asking: false, last_request: 0, task });
         }
     }
 
@@ -429,6 +444,14 @@ impl ConnectionList {
     }
 }
 
+/// Returns what counts as one client: an IPv6 client has all addresses of its network of 64 bits.
+fn host_of(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+        v4 => v4,
+    }
+}
+
 /// Removes a connection from the list when its task ends, for whatever reason.
 struct ConnectionGuard {
     number: u64,
@@ -465,7 +488,8 @@ mod tests {
         let connections = Arc::new(Connections::default());
         let add = || {
             let number = connections.next_number();
-            connections.add(number, 0, runtime.spawn(std::future::pending::<()>()).abort_handle());
+            let task = runtime.spawn(std::future::pending::<()>()).abort_handle();
+            connections.add(number, 0, [192, 0, 2, 1].into(), task);
             number
         };
         let numbers: Vec<u64> = (0..CONNECTIONS_MAX).map(|_| add()).collect();
@@ -487,5 +511,24 @@ mod tests {
         drop(asking);
         assert!(connections.make_room());
         assert!(connections.list().find(numbers[CONNECTIONS_MAX - 1]).is_none());
+    }
+
+    #[test]
+    fn many_new_connections_of_one_host_displace_none_of_another() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let connections = Arc::new(Connections::default());
+        let add = |peer: &str| {
+            let number = connections.next_number();
+            let task = runtime.spawn(std::future::pending::<()>()).abort_handle();
+            assert!(connections.make_room());
+            connections.add(number, 0, peer.parse().unwrap(), task);
+            number
+        };
+        let (first, second) = (add("192.0.2.1"), add("2001:db8:1::1"));
+        for at in 0..4 * CONNECTIONS_MAX {
+            add(&format!("2001:db8::{at:x}"));
+        }
+        assert!(connections.list().find(first).is_some() && connections.list().find(second).is_some());
+        assert_eq!(connections.list().open.len(), CONNECTIONS_MAX);
     }
 }

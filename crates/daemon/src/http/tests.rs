@@ -1,11 +1,11 @@
 //! Tests of the HTTP server, over TCP.
 
+use crate::mailbox::channel;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -226,6 +226,30 @@ fn a_client_that_asks_is_served_although_others_hold_every_connection() {
     // The first ones are closed, not those that came last.
     let mut byte = [0];
     assert_eq!(idle.first().map(|mut socket| socket.read(&mut byte).unwrap_or(0)), Some(0));
+}
+
+#[test]
+fn a_request_that_arrived_is_served_although_many_connections_arrived_after_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (stalled, begun) = channel();
+    let stall = async move || {
+        // The only thread of the server does nothing else meanwhile, as on a busy host.
+        let _ = stalled.send(());
+        std::thread::sleep(Duration::from_secs(1));
+        "late\n"
+    };
+    let Routes { router, purpose } = routes();
+    let routes = Routes { router: router.route("/stall", get(stall)), purpose };
+    let server = Server::start(listener, Access::new(&http(None, &[])), None, routes).unwrap();
+    let mut slow = connect(server.address());
+    slow.write_all(b"GET /stall HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    begun.recv().unwrap();
+    let mut asking = connect(server.address());
+    asking.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let _idle: Vec<TcpStream> = (0..CONNECTIONS_MAX + 8).map(|_| connect(server.address())).collect();
+    let mut line = [0; 12];
+    asking.read_exact(&mut line).unwrap();
+    assert_eq!(&line, b"HTTP/1.1 200");
 }
 
 #[test]

@@ -45,15 +45,24 @@ pub fn convert(path: &Path, key_file: &Path, tell: &mut dyn FnMut(u64, u64)) -> 
     let begun = journal_path.try_exists().map_err(|error| cannot(&error))?;
     let image = ImageFile::new(path, secret.clone());
     let Some(sealed) = read_key_file(&key_path)? else {
-        return if begun {
+        let is_image = image.volume(true)?.is_some();
+        return match (begun, is_image) {
             // Only the record is left of a conversion.
-            remove(&journal_path).map_err(|error| cannot(&error))
-        } else if image.volume(true)?.is_some() {
-            Err(format!("{name} is a LUKS2 image already"))
-        } else {
-            Err(format!("{} does not exist, so {name} is no disk of the former format", key_path.display()))
+            (true, true) => remove(&journal_path).map_err(|error| cannot(&error)),
+            (true, false) => Err(format!(
+                "{} does not exist, and {name} is no LUKS2 image yet: restore the key file",
+                key_path.display()
+            )),
+            (false, true) => Err(format!("{name} is a LUKS2 image already")),
+            (false, false) => Err(format!(
+                "{} does not exist, so {name} is no disk of the former format",
+                key_path.display()
+            )),
         };
     };
+    if begun && is_overwritten(&sealed) && is_converted(&journal_path, &image)? {
+        return remove(&key_path).and_then(|()| remove(&journal_path)).map_err(|error| cannot(&error));
+    }
     let (key, unit) =
         Wrap::new(&secret).open(&sealed).map_err(|why| format!("{}: {why}", key_path.display()))?;
     let mut journal = open_journal(&journal_path).map_err(|error| cannot(&error))?;
@@ -73,6 +82,20 @@ pub fn convert(path: &Path, key_file: &Path, tell: &mut dyn FnMut(u64, u64)) -> 
     remove(&key_path).and_then(|()| remove(&journal_path)).map_err(|error| cannot(&error))
 }
 
+/// Returns whether [`remove`] was interrupted between its steps.
+fn is_overwritten(file: &[u8]) -> bool {
+    file.iter().all(|byte| *byte == 0)
+}
+
+/// Returns whether the record says that the header is written, and the header gives its key.
+fn is_converted(journal_path: &Path, image: &ImageFile) -> Result<bool, String> {
+    let journal = FileIo::open(journal_path, false);
+    let found = journal.and_then(|mut journal| Conversion::load(&mut journal));
+    let found =
+        found.map_err(|error| format!("cannot read {}: {}", journal_path.display(), os_error(&error)))?;
+    Ok(found.is_some_and(|found| found.is_done()) && image.volume(true)?.is_some())
+}
+
 /// Moves the data, writes the header, and checks it.
 fn run(
     io: &mut FileIo,
@@ -85,7 +108,7 @@ fn run(
     let name = image.path.display();
     let cannot = |error: io::Error| format!("cannot convert {name}: {}", os_error(&error));
     if conversion.is_empty() {
-        return Err(image.described(LuksError::NotLuks.into()));
+        return Err(image.described(LuksError::NotLuks.into()).why);
     }
     let whole = conversion.len().saturating_add(DATA_OFFSET);
     if io.len().map_err(cannot)? < whole {

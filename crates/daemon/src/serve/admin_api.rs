@@ -3,18 +3,17 @@
 mod counters;
 mod events;
 mod hyperscsi_api;
-mod reservations;
+mod state_facts;
 
-use std::collections::BTreeMap;
+use crate::mailbox::{Sender, channel};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use self::events::events;
 use self::hyperscsi_api::frame_session;
-use self::reservations::reservation;
 use base::state_machine::PortalId;
 use device::rate_limit::RateLimit;
 use drivers::message_queue::Handle;
@@ -31,11 +30,14 @@ use super::audit::AuditLog;
 use super::change_lock::ChangeLock;
 use super::changes;
 use super::daemon_event::DaemonEvent;
+use super::file_systems::FileSystemUse;
+use super::late_media::LateMedia;
 use super::library_change;
 use super::lun_maintenance::LunMaintenance;
+use super::lun_maintenance::reservations::reservation;
 use super::name_servers::Reports;
 use super::panics;
-use super::reactor_shard::counts::{ReactorCounts, Snapshot};
+use super::reactor_shard::counts::{NOT_OPEN, ReactorCounts, Snapshot};
 use super::reactor_shard::{ReactorShard, UnitView};
 use super::reactors::{self, ReactorInfo, ReactorThread};
 use super::runtime_config::RuntimeConfig;
@@ -48,7 +50,8 @@ use crate::admin::api::{
     Session, Sessions, Status, Target, VERSION,
 };
 use crate::admin::change::{Client, Peer, Verdict};
-use crate::admin::lun_api::{Limit, Lun, Luns};
+use crate::admin::change_api::{BoundLuns, TargetLuns};
+use crate::admin::lun_api::{Limit, Lun, LunSpace, Luns};
 use crate::admin::server::RequestHandler;
 use crate::config::{Config, HyperScsiService, Revision};
 
@@ -69,6 +72,8 @@ pub(super) struct Shared {
     name_servers: Reports,
     pub(super) current: Mutex<Current>,
     pub(super) changes: ChangeLock,
+    /// The media that were not there when the daemon started.
+    pub(super) late: LateMedia,
 }
 
 /// The part that a reload changes.
@@ -95,6 +100,8 @@ impl RequestHandler for Shared {
         let _change = match request.method {
             Method::DropSessions
             | Method::DrainLun
+            | Method::AcceptLoss
+            | Method::ClearReservations
             | Method::SnapshotLun
             | Method::SnapshotLuns
             | Method::Library
@@ -106,6 +113,11 @@ impl RequestHandler for Shared {
             Method::Status => json(&self.status()?),
             Method::Sessions => json(&self.sessions()?),
             Method::Luns => json(&self.luns()?),
+            Method::BoundLuns => json(&self.bound_luns()?),
+            Method::StateFacts => {
+                let config = Arc::clone(&self.current().runtime.config);
+                json(&state_facts::of(&config)?)
+            }
             Method::Plan => changes::request(&self.events, request.change, caller, false),
             Method::Prepare => changes::request(&self.events, request.change, caller, true),
             Method::Commit => caller.decide(Verdict::Commit),
@@ -116,7 +128,13 @@ impl RequestHandler for Shared {
                 request.sessions,
                 &caller.peer,
             )?),
+            Method::ForgetPorts => changes::forget(&self.events, request.sessions, &caller.peer),
             Method::DrainLun => json(&self.maintenance(&caller.peer).drain(request.lun)?),
+            Method::AcceptLoss => json(&self.maintenance(&caller.peer).accept_loss(request.lun)?),
+            Method::Reservations => json(&self.maintenance(&caller.peer).reservations(request.lun)?),
+            Method::ClearReservations => {
+                json(&self.maintenance(&caller.peer).clear_reservations(request.reservations)?)
+            }
             Method::SnapshotLun => json(&self.maintenance(&caller.peer).snapshot(request.lun)?),
             Method::SnapshotLuns => json(&self.maintenance(&caller.peer).snapshots(request.luns)?),
             Method::Events => json(&events()),
@@ -137,6 +155,7 @@ impl Shared {
             Method::Status => bytes(&self.status()?),
             Method::Sessions => bytes(&self.sessions()?),
             Method::Luns => bytes(&self.luns()?),
+            Method::BoundLuns => bytes(&self.bound_luns()?),
             Method::Events => bytes(&events()),
             _ => Err(changes::failure(ErrorKind::Malformed, "the method changes something")),
         }
@@ -166,6 +185,7 @@ impl Shared {
             name_servers,
             current: Mutex::new(current),
             changes: ChangeLock::default(),
+            late: LateMedia::default(),
         }
     }
 
@@ -186,6 +206,7 @@ impl Shared {
             generation: current.generation,
             reloads: current.reloads,
             reload_failure: failed.map(|reload| reload.message.clone()),
+            late: self.late.reasons(),
             panics: panics::count(),
             tls: self.tls_handshakes.read(),
             log_lines_dropped: crate::log::dropped(),
@@ -242,7 +263,9 @@ impl Shared {
             failed_logins: counts.sum(|reactor| reactor.logins().1),
             rival_logins: counts.sum(|reactor| reactor.iscsi.rival_logins),
             medium_errors: counts.units().map(|view| view.errors).sum(),
-            not_ready: count(counts.units().filter(|view| view.withheld.is_some()).count()),
+            not_ready: count(
+                counts.units().filter(|view| view.withheld.is_some()).count() + counts.late.len(),
+            ),
             bugs: counts.bugs(),
             repairs: counts.reactors.iter().fold(Repairs::NONE, |sum, one| sum.with(&repairs(&one.iscsi))),
             portals: portals
@@ -298,6 +321,13 @@ impl Shared {
         })
     }
 
+    fn bound_luns(&self) -> Result<BoundLuns, Failure> {
+        let bound = self.query_reactors(|member| member.bound_luns())?;
+        let of_target =
+            |(target, luns): (String, BTreeSet<u16>)| TargetLuns { target, luns: luns.into_iter().collect() };
+        Ok(BoundLuns { targets: bound.into_iter().flatten().map(of_target).collect() })
+    }
+
     fn luns(&self) -> Result<Luns, Failure> {
         let views = self.query_reactors(|member| member.units())?;
         let views: BTreeMap<_, UnitView> =
@@ -306,6 +336,7 @@ impl Shared {
         let reservations: BTreeMap<_, _> = reservations.into_iter().flatten().collect();
         let current = self.current();
         let runtime = &current.runtime;
+        let late = self.late.reasons();
         let mut luns = Vec::new();
         for target in &runtime.config.targets {
             for mapped in &target.luns {
@@ -345,12 +376,23 @@ impl Shared {
                     delayed_commands: stats.delays.delayed,
                     delayed_ms: stats.delays.delayed_ns / 1_000_000,
                     waiting_commands: stats.waiting,
-                    not_ready: view
-                        .and_then(|view| view.withheld.clone().or_else(|| view.not_ready.map(str::to_owned))),
+                    not_ready: match view {
+                        Some(view) => view.withheld.clone().or_else(|| view.not_ready.clone()),
+                        None => Some(late.get(&id).cloned().unwrap_or_else(|| NOT_OPEN.to_owned())),
+                    },
+                    lost_writes: view.and_then(|view| view.lost_writes.clone()),
+                    medium_failure: view.and_then(|view| view.failure.clone()),
+                    space: view.and_then(|view| view.space.as_ref()).map(|(_, space)| LunSpace {
+                        allocated_bytes: space.allocated,
+                        promised_bytes: space.promised,
+                        free_bytes: space.free,
+                    }),
                 });
             }
         }
-        Ok(Luns { luns })
+        let files = views.values().filter_map(|view| view.space.as_ref());
+        let file_systems = FileSystemUse::of(files).into_iter().map(Into::into).collect();
+        Ok(Luns { luns, file_systems: Some(file_systems) })
     }
 
     fn all_sessions(&self) -> Result<Vec<SessionReport>, Failure> {

@@ -1,11 +1,11 @@
 //! The audit log: one line of JSON for each thing that an operator made the daemon do, with who did it, when,
 //! and the result. It holds no secrets: the changes in it are those of the plan.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::num::NonZero;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
@@ -133,10 +133,25 @@ impl AuditLog {
         line.push(b'\n');
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         // The file is opened for each entry, so that another program can move it away.
-        let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
+        let mut file =
+            OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&self.path)?;
+        if ends_within_line(&file)? {
+            line.insert(0, b'\n');
+        }
         file.write_all(&line)?;
         file.sync_data()
     }
+}
+
+/// Returns whether the last entry of a file was not written whole: the file system was full, or the power
+/// failed.
+fn ends_within_line(file: &File) -> io::Result<bool> {
+    let len = file.metadata()?.len();
+    let mut last = [b'\n'];
+    if let Some(at) = len.checked_sub(1) {
+        file.read_at(&mut last, at)?;
+    }
+    Ok(last != [b'\n'])
 }
 
 #[cfg(test)]
@@ -189,10 +204,32 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_after_a_torn_one_has_a_line_of_its_own() {
+        let scratch = Scratch::new();
+        let path = scratch.path().join("audit.log");
+        let log = AuditLog::new(path.clone());
+        let entry = |action| AuditEntry { action, ..AuditEntry::default() };
+        log.record(&entry("apply"));
+        // The file system was full, or the power failed.
+        let whole = path.metadata().unwrap().len();
+        log.record(&entry("reload"));
+        File::options().write(true).open(&path).unwrap().set_len(whole + 20).unwrap();
+        log.record(&entry("lun add"));
+        log.record(&entry("lun remove"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        let actions: Vec<Option<String>> = text
+            .lines()
+            .map(|line| Some(serde_json::from_str::<Value>(line).ok()?["action"].as_str()?.to_owned()))
+            .collect();
+        let whole = |action: &str| Some(action.to_owned());
+        assert_eq!(actions, [whole("apply"), None, whole("lun add"), whole("lun remove")]);
+    }
+
+    #[test]
     fn a_long_log_makes_way_for_a_new_one() {
         let scratch = Scratch::new();
         let path = scratch.path().join("audit.log");
-        std::fs::File::create(&path).unwrap().set_len(FILE_LEN_MAX + 1).unwrap();
+        File::create(&path).unwrap().set_len(FILE_LEN_MAX + 1).unwrap();
         AuditLog::new(path.clone()).record(&AuditEntry::default());
         assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1);
         assert_eq!(scratch.path().join("audit.log.1").metadata().unwrap().len(), FILE_LEN_MAX + 1);
@@ -204,7 +241,7 @@ mod tests {
         let scratch = Scratch::new();
         let path = scratch.path().join("audit.log");
         for _ in 0..300 {
-            std::fs::File::create(&path).unwrap().set_len(FILE_LEN_MAX + 1).unwrap();
+            File::create(&path).unwrap().set_len(FILE_LEN_MAX + 1).unwrap();
             let (log, all_there) = (AuditLog::new(path.clone()), std::sync::Barrier::new(THREADS));
             std::thread::scope(|scope| {
                 for _ in 0..THREADS {

@@ -1,34 +1,29 @@
 //! Nexus bindings over a restart. A host that is logged in while the daemon restarts logs in again by itself,
 //! and does not check whether its LUNs still lead to the disks that it has mounted.
 //!
-//! The state directory keeps the bindings in the file `bindings`: text, one I_T nexus a line, and then a
-//! checksum of the lines before it. A line has the target, the initiator port as a hexadecimal TransportID,
-//! the HyperSCSI group (`-` for iSCSI), and for each LUN its disk: the world-wide name, the block length, and
-//! whether it is encrypted.
-//!
-//! ```text
-//! targe bindings 1
-//! iqn.2001-04.com.example:a 4500002869716e2e - 0=3ba6cb8b7e9c9562/512 1=3f40b72c8b520c6c/4096/encrypted
-//! sum 5d41402abc4b2a76b9719d911017c592
-//! ```
+//! The state directory keeps the bindings in the file `bindings`, as [`file`] specifies it. A record of it
+//! that cannot be read must not keep anything else from being served: its initiator port finds no disk under
+//! any LUN. If it does not even say whose it is, that is so for every port without a record.
 
+use crate::mailbox::channel;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use device::contract::RelativePort;
+use scsi::transport_id::TransportId as InitiatorPort;
+use shard::bindings::is_port_of;
 use target::bindings::NexusBindings;
 use target::nexus::TargetNumber;
 
 use super::disk_ids::{DiskIds, DiskName};
-use super::reactor_shard::ReactorShard;
-use super::reactors::{REACTOR_REPLY_TIMEOUT, ReactorThread};
+use super::placement::Owners;
+use super::reactor_shard::{ReactorBindings, ReactorShard};
+use super::reactors::{self, REACTOR_REPLY_TIMEOUT, ReactorThread};
 use super::runtime_config::{IdAllocator, RuntimeConfig};
 use super::state::{StateDir, StateError};
-use super::target_ports::{Damaged, checksum};
-use crate::config::parse_naa;
 
-const HEAD: &str = "targe bindings 1";
+mod file;
 
 /// How long a change waits to be stored, so that one write stores the changes of many logins.
 pub(super) const STORE_DELAY: Duration = Duration::from_millis(500);
@@ -36,38 +31,98 @@ pub(super) const STORE_DELAY: Duration = Duration::from_millis(500);
 /// How long the daemon waits after it could not store bindings.
 pub(super) const RETRY_DELAY: Duration = Duration::from_secs(60);
 
+/// How many records of targets that are not served are kept: as many as a reactor remembers of ports without
+/// a session.
+const UNCLAIMED_MAX: usize = 4096;
+
+/// How many LUNs these records may have together.
+const UNCLAIMED_LUNS_MAX: usize = 65_536;
+
 /// The bindings of an I_T nexus, with names that survive a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SavedNexus {
     target: String,
     initiator_port: Box<[u8]>,
     group: Option<Box<str>>,
+    /// The relative identifiers of the target ports, as in [`NexusBindings::target_ports`].
+    target_ports: Vec<u16>,
+    /// The relative identifiers of other target ports, as in [`NexusBindings::released_ports`].
+    released_ports: Option<Vec<u16>>,
+    /// Whether it is not known which LUNs the port has used.
+    is_sealed: bool,
     luns: Vec<(u16, DiskName)>,
+    /// When the port lost its last session, in seconds since 1970; `None` if it has one, or if that is not
+    /// known.
+    lost_at: Option<u64>,
+}
+
+impl SavedNexus {
+    /// Returns the name of the initiator, if the port has one.
+    fn initiator(&self) -> Option<String> {
+        match InitiatorPort::from_bytes(&self.initiator_port) {
+            Ok(InitiatorPort::IscsiPort { name, .. }) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Returns the initiator port, for a message.
+    fn port_text(&self) -> String {
+        let group = self.group.as_ref().map_or_else(String::new, |group| format!(" in group {group:?}"));
+        match InitiatorPort::from_bytes(&self.initiator_port) {
+            Ok(InitiatorPort::IscsiPort { name, isid }) => {
+                format!("{name} (port {}){group}", super::changes::isid_text(isid))
+            }
+            _ => format!("port {}{group}", file::hex(&self.initiator_port)),
+        }
+    }
 }
 
 /// Nexus bindings to restore, by reactor.
-pub(super) type ClaimedBindings = BTreeMap<usize, Vec<NexusBindings>>;
+pub(super) type ClaimedBindings = BTreeMap<usize, ReactorBindings>;
 
 /// The stored bindings.
 #[derive(Debug, Default)]
 pub(super) struct BindingStore {
     /// The bindings of targets that no reactor has served since the start.
     unclaimed: Vec<SavedNexus>,
+    /// The records that cannot be read and do not say whose they are.
+    unreadable: Vec<String>,
     /// The contents of the file.
     stored: String,
 }
 
 impl BindingStore {
-    /// Reads the bindings.
+    /// Reads the bindings. Warns of the records that cannot be read.
     ///
     /// # Errors
-    /// [`StateError`]. Without its bindings, a host could reach another disk than the one that it has
-    /// mounted.
+    /// [`StateError`]: the file cannot be read at all. Without its bindings, a host could reach another disk
+    /// than the one that it has mounted.
     pub(super) fn load(state: &StateDir) -> Result<Self, StateError> {
-        let stored = state.load_bindings()?.unwrap_or_default();
-        let unclaimed = if stored.is_empty() { Ok(Vec::new()) } else { decode(&stored) };
-        let unclaimed = unclaimed.map_err(|Damaged| state.damaged_bindings())?;
-        Ok(Self { unclaimed, stored })
+        let Some(stored) = state.load_bindings()? else { return Ok(Self::default()) };
+        let file::Contents { records, unreadable } = file::decode(&stored);
+        let path = state.bindings();
+        for sealed in records.iter().filter(|record| record.is_sealed) {
+            let initiator = sealed.initiator();
+            crate::warning!(
+                { initiator: initiator.as_deref(), target: &sealed.target },
+                "{}: the record of {} cannot be read: every LUN of {} is withheld from it until it has logged out and \
+                 in again",
+                path.display(),
+                sealed.port_text(),
+                sealed.target
+            );
+        }
+        if !unreadable.is_empty() {
+            crate::warning!(
+                "{}: {} records cannot be read and do not say whose they are: all LUNs are withheld from the initiator \
+                 ports that have no record, until you log out on every host, stop targe and remove the file; the \
+                 first of these records: {:?}",
+                path.display(),
+                unreadable.len(),
+                unreadable.first().map_or("", String::as_str)
+            );
+        }
+        Ok(Self { unclaimed: records, unreadable, stored })
     }
 
     /// Takes the bindings of the targets that are served now, by reactor.
@@ -80,21 +135,65 @@ impl BindingStore {
         let owners: BTreeMap<String, usize> =
             runtime.owners().into_iter().map(|(name, reactor)| (name.to_string(), reactor)).collect();
         let mut claimed = ClaimedBindings::new();
+        let now = unix_time();
+        if !self.unreadable.is_empty() {
+            for reactor in owners.values() {
+                claimed.entry(*reactor).or_default().seals_unknown = true;
+            }
+        }
         self.unclaimed.retain(|saved| {
             let Some((reactor, target)) = owners.get(&saved.target).zip(ids.target_number(&saved.target))
             else {
                 return true;
             };
             let luns = saved.luns.iter().map(|(number, disk)| (*number, disks.restore(*disk)));
-            claimed.entry(*reactor).or_default().push(NexusBindings {
+            claimed.entry(*reactor).or_default().nexuses.push(NexusBindings {
                 target: TargetNumber(target),
                 initiator_port: saved.initiator_port.clone(),
                 realm: saved.group.clone(),
+                target_ports: ports_of(&saved.target_ports),
+                released_ports: saved.released_ports.as_deref().map(ports_of),
+                is_sealed: saved.is_sealed,
                 luns: luns.collect(),
+                lost_for: lost_for(saved.lost_at, now),
             });
             false
         });
+        self.bound_unclaimed(now);
         claimed
+    }
+
+    /// Drops records of targets that are not served, if there are too many: those whose ports lost their
+    /// sessions longest ago.
+    fn bound_unclaimed(&mut self, now: u64) {
+        let (mut count, mut luns) = (0_usize, 0_usize);
+        // A port with a session when the record was stored has lost it by now.
+        self.unclaimed.iter_mut().for_each(|saved| _ = saved.lost_at.get_or_insert(now));
+        self.unclaimed.sort_by_key(|saved| Reverse(saved.lost_at));
+        let before = self.unclaimed.len();
+        self.unclaimed.retain(|saved| {
+            (count, luns) = (count + 1, luns.saturating_add(saved.luns.len()));
+            count <= UNCLAIMED_MAX && luns <= UNCLAIMED_LUNS_MAX
+        });
+        let dropped = before - self.unclaimed.len();
+        if dropped > 0 {
+            crate::warning!(
+                "bindings: {dropped} records of targets that are not served are dropped, those of the initiator ports \
+                 that lost their sessions longest ago: at most {UNCLAIMED_MAX} records with {UNCLAIMED_LUNS_MAX} LUNs \
+                 are kept"
+            );
+        }
+    }
+
+    /// Forgets which disks the ports of an initiator have used, if no reactor has their records. Returns how
+    /// many records there were.
+    pub(super) fn forget(&mut self, target: Option<&str>, initiator: &str, isid: Option<[u8; 6]>) -> usize {
+        let before = self.unclaimed.len();
+        self.unclaimed.retain(|saved| {
+            !is_port_of(&saved.initiator_port, initiator, isid)
+                || target.is_some_and(|target| target != saved.target)
+        });
+        before - self.unclaimed.len()
     }
 
     /// Stores the bindings of all reactors, if they differ from the stored ones. Returns whether they are
@@ -107,17 +206,27 @@ impl BindingStore {
         state: &StateDir,
     ) -> bool {
         let Some(all) = collect(reactors) else { return false };
+        let now = unix_time();
         let named = all.into_iter().filter_map(|nexus| {
             let luns = nexus.luns.iter().filter_map(|(number, disk)| Some((*number, disks.find(*disk)?)));
             Some(SavedNexus {
                 target: ids.target_name(nexus.target.0)?,
                 initiator_port: nexus.initiator_port,
                 group: nexus.realm,
+                target_ports: nexus.target_ports.iter().map(|port| port.0).collect(),
+                released_ports: nexus.released_ports.map(|ports| ports.iter().map(|port| port.0).collect()),
+                is_sealed: nexus.is_sealed,
                 luns: luns.collect(),
+                lost_at: nexus.lost_for.map(|span| now.saturating_sub(span.as_secs())),
             })
         });
-        let all: Vec<SavedNexus> = self.unclaimed.iter().cloned().chain(named).collect();
-        let text = encode(&all);
+        // A disk that these records name may have been replaced since.
+        let unclaimed = self.unclaimed.iter().map(|saved| {
+            let luns = saved.luns.iter().map(|(number, disk)| (*number, disks.restored_name(*disk)));
+            SavedNexus { luns: luns.collect(), ..saved.clone() }
+        });
+        let all: Vec<SavedNexus> = unclaimed.chain(named).collect();
+        let text = file::encode(&all, &self.unreadable);
         if text == self.stored {
             return true;
         }
@@ -132,12 +241,79 @@ impl BindingStore {
     }
 }
 
+/// A target that another reactor serves from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MovedTarget {
+    target: TargetNumber,
+    /// The reactor that served it last.
+    from: usize,
+    /// The reactor that serves it now.
+    to: usize,
+}
+
+/// Returns the targets that another reactor serves from now on than the one that served them last.
+pub(super) fn moved_targets(
+    last: &Owners,
+    now: &Owners,
+    number_of: impl Fn(&str) -> Option<u32>,
+) -> Vec<MovedTarget> {
+    let moved = now.iter().filter_map(|(name, to)| {
+        let from = last.get(name).filter(|from| *from != to)?;
+        Some(MovedTarget { target: TargetNumber(number_of(name.as_str())?), from: *from, to: *to })
+    });
+    moved.collect()
+}
+
+/// Adds the bindings of moved targets, which it takes from the reactors that have them. A reactor restores
+/// them before it applies the configuration that gives it the target.
+pub(super) fn move_bindings(
+    moved: &[MovedTarget],
+    reactors: &[ReactorThread],
+    claimed: &mut ClaimedBindings,
+) {
+    for MovedTarget { target, from, to } in moved {
+        let Some(running) = reactors.get(*from) else { continue };
+        let ((sender, receiver), target) = (channel(), *target);
+        let posted = running.handle.post(move |member: &mut ReactorShard, now| {
+            let _ = sender.send(member.take_bindings(now, target));
+        });
+        // A reactor that has ended keeps its records from being stored again, and its end stops the daemon.
+        if posted.is_ok()
+            && let Some(taken) = reactors::wait_for(running, &receiver)
+        {
+            claimed.entry(*to).or_default().nexuses.extend(taken);
+        }
+    }
+}
+
+/// Sorts the bindings as reactors are to restore them: a reactor forgets those first that it restores first.
+pub(super) fn sort_by_age(claimed: &mut ClaimedBindings) {
+    for of_reactor in claimed.values_mut() {
+        of_reactor.nexuses.sort_by_key(|nexus| Reverse(nexus.lost_for));
+    }
+}
+
+fn ports_of(numbers: &[u16]) -> Vec<RelativePort> {
+    numbers.iter().map(|port| RelativePort(*port)).collect()
+}
+
+/// Returns the seconds since 1970.
+fn unix_time() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |span| span.as_secs())
+}
+
+/// Returns how long ago a port lost its last session; `None` if that is not known, or if the clock was set
+/// back.
+fn lost_for(lost_at: Option<u64>, now: u64) -> Option<Duration> {
+    Some(Duration::from_secs(now.checked_sub(lost_at?)?))
+}
+
 /// Returns the bindings of all reactors; `None` if one does not answer.
 fn collect(reactors: &[ReactorThread]) -> Option<Vec<NexusBindings>> {
     let ask = |running: &ReactorThread| {
         let (sender, receiver) = channel();
-        let posted = running.handle.post(move |member: &mut ReactorShard, _| {
-            let _ = sender.send(member.bindings());
+        let posted = running.handle.post(move |member: &mut ReactorShard, now| {
+            let _ = sender.send(member.bindings(now));
         });
         posted.ok().and_then(|()| receiver.recv_timeout(REACTOR_REPLY_TIMEOUT).ok())
     };
@@ -145,98 +321,5 @@ fn collect(reactors: &[ReactorThread]) -> Option<Vec<NexusBindings>> {
     Some(answers.into_iter().flatten().collect())
 }
 
-/// Formats bindings as the file stores them.
-fn encode(all: &[SavedNexus]) -> String {
-    let mut text = format!("{HEAD}\n");
-    for nexus in all {
-        let port: String = nexus.initiator_port.iter().map(|byte| format!("{byte:02x}")).collect();
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{} {port} {}", nexus.target, nexus.group.as_deref().unwrap_or("-"));
-        for (number, DiskName { naa, block_bytes, encrypted }) in &nexus.luns {
-            let _ = write!(text, " {number}={naa}/{block_bytes}");
-            text += if *encrypted { "/encrypted" } else { "" };
-        }
-        text.push('\n');
-    }
-    let sum = checksum(&text);
-    text + &sum
-}
-
-/// Parses the output of [`encode`].
-fn decode(text: &str) -> Result<Vec<SavedNexus>, Damaged> {
-    let (body, last) = text.split_at(text.rfind("sum ").ok_or(Damaged)?);
-    let mut lines = body.lines();
-    if lines.next() != Some(HEAD) || checksum(body) != last {
-        return Err(Damaged);
-    }
-    lines.map(decode_line).collect::<Option<_>>().ok_or(Damaged)
-}
-
-fn decode_line(line: &str) -> Option<SavedNexus> {
-    let mut words = line.split(' ');
-    let (target, port, group) = (words.next()?, words.next()?, words.next()?);
-    let pairs = (0..port.len()).step_by(2);
-    let initiator_port =
-        pairs.map(|at| u8::from_str_radix(port.get(at..at + 2)?, 16).ok()).collect::<Option<Vec<u8>>>()?;
-    let lun = |word: &str| {
-        let (number, disk) = word.split_once('=')?;
-        let mut parts = disk.split('/');
-        let (naa, block) = (parse_naa(parts.next()?).ok()?, parts.next()?);
-        let encrypted = parts.next() == Some("encrypted");
-        Some((number.parse().ok()?, DiskName { naa, block_bytes: block.parse().ok()?, encrypted }))
-    };
-    Some(SavedNexus {
-        target: target.to_owned(),
-        initiator_port: initiator_port.into(),
-        group: Some(group).filter(|group| *group != "-").map(Into::into),
-        luns: words.map(lun).collect::<Option<_>>()?,
-    })
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::Naa;
-
-    fn some() -> Vec<SavedNexus> {
-        let disk = |last, block_bytes, encrypted| DiskName {
-            naa: Naa::Short([0x3a, 0, 0, 0, 0, 0, 0, last]),
-            block_bytes,
-            encrypted,
-        };
-        let long = DiskName { naa: Naa::Long([0x6a; 16]), block_bytes: 512, encrypted: false };
-        vec![
-            SavedNexus {
-                target: "iqn.2001-04.com.example:a".to_owned(),
-                initiator_port: Box::new([0x45, 0, 1]),
-                group: None,
-                luns: vec![(0, disk(1, 512, false)), (16_383, disk(2, 4096, true))],
-            },
-            SavedNexus {
-                target: "iqn.2001-04.com.example:b".to_owned(),
-                initiator_port: Box::new([0x45]),
-                group: Some("backup".into()),
-                luns: vec![(3, long)],
-            },
-        ]
-    }
-
-    #[test]
-    fn what_is_written_is_read_again() {
-        for all in [Vec::new(), some()] {
-            assert_eq!(decode(&encode(&all)), Ok(all));
-        }
-    }
-
-    #[test]
-    fn a_damaged_file_is_noticed() {
-        let text = encode(&some());
-        for at in 0..text.len() {
-            let mut bytes = text.clone().into_bytes();
-            bytes[at] ^= 1;
-            let damaged = String::from_utf8(bytes).unwrap();
-            assert_eq!(decode(&damaged), Err(Damaged), "byte {at}");
-            assert_eq!(decode(&text[..at]), Err(Damaged), "cut at {at}");
-        }
-    }
-}
+mod tests;

@@ -2,16 +2,16 @@
 //! client's thread to the main thread, which alone changes what runs, and the plan in the words of the
 //! protocol.
 
-use std::sync::mpsc::{Sender, channel};
+use crate::mailbox::{Sender, channel};
 use std::time::Duration;
 
 use serde_json::Value;
-use shard::losses::SessionLoss;
+use shard::losses::{SessionLoss, WithheldLun};
 
-use super::daemon_event::{ChangeRequest, DaemonEvent, ReloadRequest, UpgradeOrder};
+use super::daemon_event::{ChangeRequest, DaemonEvent, ForgetRequest, ReloadRequest, UpgradeOrder};
 use crate::admin::api::{ErrorKind, Failure};
 use crate::admin::change::{Client, Continuation, Peer, PreparedChange};
-use crate::admin::change_api::{AffectedSession, Change};
+use crate::admin::change_api::{AffectedSession, Change, SessionSelector};
 use crate::admin::upgrade_api::{UpgradeRequest, WAIT_MAX_S};
 use crate::config;
 
@@ -56,6 +56,23 @@ pub(super) fn reload(events: &Sender<DaemonEvent>, peer: &Peer) -> Result<Value,
     outcome.map_err(|_| stopping("targe is stopping, or another change takes too long"))?
 }
 
+/// Has the main thread forget nexus bindings, and returns the result.
+pub(super) fn forget(
+    events: &Sender<DaemonEvent>,
+    selector: Option<SessionSelector>,
+    peer: &Peer,
+) -> Result<Value, Failure> {
+    let selector =
+        selector.ok_or_else(|| failure(ErrorKind::Malformed, "the request has no \"sessions\""))?;
+    let (reply, outcome) = channel();
+    let request = ForgetRequest { selector, peer: peer.clone(), reply };
+    let stopping = |message: &str| failure(ErrorKind::Unavailable, message);
+    let sent = events.send(DaemonEvent::Forget(Box::new(request)));
+    sent.map_err(|_| stopping("targe is stopping"))?;
+    let outcome = outcome.recv_timeout(PREPARE_MAX);
+    outcome.map_err(|_| stopping("targe is stopping, or another change takes too long"))?
+}
+
 /// Has the main thread start an upgrade, and returns the result.
 pub(super) fn upgrade(
     events: &Sender<DaemonEvent>,
@@ -82,12 +99,18 @@ pub(super) fn upgrade(
     outcome
 }
 
+/// Returns an ISID as 12 hexadecimal digits.
+pub(super) fn isid_text(isid: [u8; 6]) -> String {
+    isid.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Returns a session that loses something by a change, in the words of the protocol.
 pub(super) fn affected(loss: SessionLoss) -> AffectedSession {
     AffectedSession {
         target: loss.target,
         initiator: loss.initiator,
-        isid: loss.isid.iter().map(|byte| format!("{byte:02x}")).collect(),
+        isid: isid_text(loss.isid),
+        logged_in: loss.lost_for.is_none(),
         ends: loss.ends,
         luns: loss.luns,
         login_needs: loss.login_needs.map(|level| level.to_string()),
@@ -104,4 +127,31 @@ pub(super) fn on_one_line(change: &config::PlannedChange) -> String {
     let config::PlannedChange { subject, name, what, details, .. } = change;
     let details = if details.is_empty() { String::new() } else { format!(": {}", details.join("; ")) };
     format!("{} {subject} {name}{details}", what.sign())
+}
+
+/// How long an initiator port that lost its session counts like one with a session: long compared with the
+/// time for which hosts keep requests and try to log in again (multipath-tools and open-iscsi: two minutes by
+/// default). Later, a change only warns about the port.
+pub(super) const REMEMBERED_AS_SESSION: Duration = Duration::from_secs(600);
+
+/// Returns a sentence about an initiator port that lost its session long ago.
+pub(super) fn note_of_loss(loss: &SessionLoss) -> String {
+    let SessionLoss { target, initiator, isid, luns, .. } = loss;
+    let luns: Vec<String> = luns.iter().map(ToString::to_string).collect();
+    format!(
+        "{initiator} (port {}) has used LUN {} of {target} and has not logged out since: it will not find its disk \
+         there when it logs in again",
+        isid_text(*isid),
+        luns.join(", ")
+    )
+}
+
+/// Returns a sentence about a LUN that will be withheld.
+pub(super) fn note_of_withheld(lun: &WithheldLun) -> String {
+    let WithheldLun { target, initiator, isid, lun, .. } = lun;
+    format!(
+        "LUN {lun} of {target} will be withheld from {initiator} (port {}), which has used another disk there, until it \
+         has logged out and in again",
+        isid_text(*isid)
+    )
 }

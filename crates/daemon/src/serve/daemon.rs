@@ -1,17 +1,22 @@
 //! The main thread of the daemon: opens everything, starts the reactors, handles signals, reloads, and stops
 //! in order.
 
+mod bounded;
 mod change;
+mod first_media;
+mod late;
+mod nexus_bindings;
 mod reload;
+mod silent;
 mod sockets;
 mod units;
 mod upgrade;
 
+use crate::mailbox::{Receiver, RecvTimeoutError, Sender, channel};
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use target::units::UnitId;
 
@@ -22,29 +27,33 @@ use hyperscsi::frame::SID_AT;
 
 use super::activation::InheritedSockets;
 use super::admin_api::Shared;
-use super::bindings::{BindingStore, ClaimedBindings, RETRY_DELAY, STORE_DELAY};
+use super::bindings::{self, BindingStore, ClaimedBindings, RETRY_DELAY, STORE_DELAY};
 use super::daemon_event::DaemonEvent;
 use super::disk::ComparedDisk;
 use super::disk_ids::DiskIds;
+use super::guess_guard::{GuessGuard, GuessStore};
+use super::late_media::LateMedia;
 use super::media::FileRollback;
 use super::media_watch::MediaWatch;
 use super::name_servers::NameServers;
-use super::placement::{self, Owners};
+use super::placement::Owners;
 use super::reactor_shard::{NewUnit, ReactorShard, Reload, WrittenFile};
 use super::reactors::{self, ReactorSetup, ReactorThread, all_idle};
 use super::router::{Deliver, Router};
 use super::runtime_config::{IdAllocator, RuntimeConfig};
 use super::service_manager::{self, Watchdog};
 use super::state::{StateDir, StateLock};
-use super::state_writer::{self, StateWriter};
+use super::state_writer::{self, StateThread, StateWriter};
 use super::tls_portals::{TlsPortals, tls_of};
 use super::upgrade::Succession;
-use super::{Ended, ServeError, Started, cartridge_losses, core_dumps, http_api, media, panics, served_size};
+use super::{Ended, ServeError, Started, cartridge_losses, core_dumps, http_api, media, panics};
 use crate::admin::server::Server;
 use crate::config::{Config, Environment, Flags, Http, Loaded, Portal};
 use crate::http::server::Server as HttpServer;
+use bounded::WorkedOn;
+use first_media::{FirstOpening, record_lengths};
 use sockets::{Listening, Sockets};
-use units::{load_all_units, open_media, receive_media};
+use units::{load_all_units, receive_media};
 
 /// The time that sessions have to log out after the daemon asked them to. RFC 7143 §11.9.1 specifies whole
 /// seconds.
@@ -61,6 +70,8 @@ const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
 /// How long a connection may take to accept the last bytes sent to it.
 const CLOSE_MAX: Duration = Duration::from_millis(500);
+/// How long the stop waits until the served files are durable, all together.
+const SYNC_MAX: Duration = Duration::from_secs(30);
 
 /// A running daemon.
 pub(super) struct Daemon {
@@ -75,6 +86,8 @@ pub(super) struct Daemon {
     bindings: BindingStore,
     /// When changed nexus bindings are to be stored.
     store_bindings_at: Option<Instant>,
+    /// The limit on guesses of passwords and tokens.
+    guesses: GuessStore,
     /// The reactor that served each target last.
     last_owners: Owners,
     reactors: Vec<ReactorThread>,
@@ -90,11 +103,15 @@ pub(super) struct Daemon {
     /// Another descriptor of the listening socket of the HTTP server.
     http_socket: Option<TcpListener>,
     media_watch: MediaWatch,
+    /// The media that threads open or enlarge for a change.
+    worked_on: WorkedOn,
     /// The drives whose pending discs are forgotten while a configuration is prepared.
     forgotten_discs: Vec<UnitId>,
     name_servers: NameServers,
     inherited: InheritedSockets,
     watchdog: Option<Watchdog>,
+    /// Writes the state directory, and ends when the reactors have ended.
+    state_thread: StateThread,
     /// Dropping this ends the thread of the media watch.
     _watch: Sender<()>,
 }
@@ -127,40 +144,36 @@ impl Daemon {
         let mut numbers = IdAllocator::default();
         let Listening { clear, tls, addresses, portal_sockets } =
             sockets.listen(&config, numbers.portals(&config))?;
-        let (count, former) = succession.as_ref().map_or_else(
-            || (reactors::reactor_count(&config).min(placement::components(&config).len()), <_>::default()),
-            |succession| succession.placement(),
-        );
-        let count = count.max(1);
+        let (count, owners) = units::place(&config, succession.as_ref())?;
         numbers.restore_interfaces(succession.as_ref().map_or(&[], |succession| &succession.interfaces));
-        let owners = placement::owners(&config, &former, count)?;
         numbers.reactors = count;
         assign_ports(&mut numbers, &config, &state, succession.is_some())?;
         let runtime = numbers.runtime_config(config, &addresses, &owners);
         let mut provisional = FileRollback::default();
-        let mut open = |index| {
-            let media = succession.as_mut().map(|succession| &mut succession.media);
-            open_media(runtime.units(index), &state, &mut provisional, media)
-        };
-        let mut media = (0..count).map(&mut open).collect::<Result<Vec<_>, _>>()?;
+        let (may_wait, late) = (flags.waits_for_media() && succession.is_none(), LateMedia::default());
+        let (silent, events) = (loaded.report.silent(), &occasions.0);
+        let first = FirstOpening { state: &state, late: &late, may_wait, silent, events };
+        let handed_over = succession.as_mut().map(|succession| &mut succession.media);
+        let mut media = first.open((&runtime, count), &mut provisional, handed_over)?;
         let revision = loaded.revision.map(|revision| revision.to_string());
         let mut sessions = succession.as_mut().map(|succession| succession.prepared(revision)).transpose()?;
-        receive_media(&runtime, &mut media, sessions.as_mut())?;
+        receive_media(&runtime, &mut media, &state, sessions.as_mut())?;
         let is_successor = sessions.is_some();
         // The other process changes the files of the state directory until it has given up its sessions.
-        let mut disks = DiskIds::default();
-        let mut bindings = BindingStore::load(&state)?;
-        let claimed = bindings.claim(&runtime, &numbers, &mut disks);
+        let (mut disks, mut bindings) = (DiskIds::default(), BindingStore::load(&state)?);
+        let guesses = GuessStore::load(&state, occasions.0.clone())?;
+        let mut claimed = bindings.claim(&runtime, &numbers, &mut disks);
+        bindings::sort_by_age(&mut claimed);
         let units = load_all_units(&runtime, media, (&state, &mut disks), is_successor)?;
         let ports =
             (0..count).map(|index| open_ports(&runtime, index, &[])).collect::<Result<Vec<_>, _>>()?;
-        let (state_writer, _) = state_writer::start(state.clone()).map_err(ServeError::Thread)?;
+        let (state_writer, state_thread) = state_writer::start(state.clone()).map_err(ServeError::Thread)?;
         let media_watch = MediaWatch::default();
         let (reactors, router) = start_reactors(
             &runtime,
             (units, ports, claimed),
             clear,
-            (&state_writer, &media_watch),
+            (&state_writer, &media_watch, guesses.guard()),
             (&occasions.0, sessions.is_some()),
         )?;
         let watch = media_watch.start().map_err(ServeError::Thread)?;
@@ -172,8 +185,9 @@ impl Daemon {
         let mut name_servers = NameServers::default();
         let reports = name_servers.reports();
         let counted = (&*reactors, tls_handshakes);
-        let shared =
-            Arc::new(Shared::new(file, running, counted, occasions.0.clone(), state.clone(), reports));
+        let mut shared = Shared::new(file, running, counted, occasions.0.clone(), state.clone(), reports);
+        shared.late = late;
+        let shared = Arc::new(shared);
         let Sockets { inherited, admin, http: http_socket, .. } = sockets;
         let mut admin = admin.prepare(Arc::clone(&shared) as Arc<_>)?;
         let mut relays = Vec::new();
@@ -188,13 +202,13 @@ impl Daemon {
         let opened = tls_portals.open(&runtime, tls).map_err(ServeError::Thread);
         unless_successor(is_successor, "accept TLS connections", opened)?;
         tls_portals.take_over(relays);
-        let http = http_api::start(runtime.config.http.as_ref(), http_socket.as_ref(), &shared);
+        let http =
+            http_api::start(runtime.config.http.as_ref(), http_socket.as_ref(), &shared, guesses.guard());
         let http = unless_successor(is_successor, "serve HTTP", http)?.flatten();
         shared.serves_http_on(http.as_ref().map(HttpServer::address));
-        if let Err(error) = served_size::save(&runtime.config, |_| true, &state) {
-            crate::warning!("{error}");
-        }
+        record_lengths(&runtime, &shared.late, &state);
         name_servers.apply(&runtime);
+        shared.late.start(&runtime, state.clone(), occasions.0).map_err(ServeError::Thread)?;
         Ok(Self {
             flags,
             environment,
@@ -206,6 +220,7 @@ impl Daemon {
             disks,
             bindings,
             store_bindings_at: None,
+            guesses,
             forgotten_discs: Vec::new(),
             reactors,
             router,
@@ -217,9 +232,11 @@ impl Daemon {
             http,
             http_socket,
             media_watch,
+            worked_on: WorkedOn::default(),
             name_servers,
             inherited,
             watchdog,
+            state_thread,
             _watch: watch,
         })
     }
@@ -239,16 +256,23 @@ impl Daemon {
 
     /// Serves until an event stops the daemon, or the daemon cannot continue.
     pub(super) fn run(mut self) -> Result<Ended, ServeError> {
+        // A reload drops files of media here, and a close can wait for a server of files that has gone.
+        drivers::files::close_elsewhere();
         if let Some(watchdog) = &self.watchdog {
             watchdog.begin();
         }
         service_manager::ready(&self.status());
         loop {
-            let due = self.store_bindings_at.map(|at| at.saturating_duration_since(Instant::now()));
-            if due == Some(Duration::ZERO) {
+            let left = |at: Option<Instant>| at.map(|at| at.saturating_duration_since(Instant::now()));
+            if left(self.store_bindings_at) == Some(Duration::ZERO) {
                 self.store_bindings();
                 continue;
             }
+            if left(self.guesses.due()) == Some(Duration::ZERO) {
+                self.guesses.store(&self.state);
+                continue;
+            }
+            let due = left(self.store_bindings_at.into_iter().chain(self.guesses.due()).min());
             // The thread that sends signals as events does not end before this thread.
             let event = match due {
                 Some(due) => self.events.recv_timeout(due),
@@ -259,8 +283,10 @@ impl Daemon {
                 Ok(DaemonEvent::BindingsChanged) => {
                     self.store_bindings_at.get_or_insert_with(|| Instant::now() + STORE_DELAY);
                 }
+                Ok(DaemonEvent::GuessesChanged) => self.guesses.changed(),
                 Ok(DaemonEvent::Reload(request)) => self.reload(request.as_deref()),
                 Ok(DaemonEvent::Change(request)) => self.change(*request),
+                Ok(DaemonEvent::Forget(request)) => self.forget_bindings(*request),
                 Ok(DaemonEvent::Upgrade(order)) => {
                     if let Some(ended) = self.upgrade(*order) {
                         drop(self.watchdog.take());
@@ -278,8 +304,9 @@ impl Daemon {
                     return Err(ServeError::Failed(sentence));
                 }
                 Ok(DaemonEvent::ThreadPanicked) => return self.stop(),
+                Ok(DaemonEvent::MediumArrived(arrived)) => self.serve_arrived(*arrived),
                 // A reload removed it.
-                Ok(DaemonEvent::UnitClosed(_)) => {}
+                Ok(DaemonEvent::UnitClosed(_) | DaemonEvent::ExportLost(_)) => {}
             }
         }
     }
@@ -300,21 +327,21 @@ impl Daemon {
         self.store_bindings_at = (!stored).then(|| Instant::now() + RETRY_DELAY);
     }
 
-    /// Applies a configuration. `compared` has what was found of the disks that stay; with `None` no disk is
-    /// measured again.
+    /// Applies a configuration, and returns which units are not served, and why. `compared` has what was
+    /// found of the disks that stay; with `None` no disk is measured again.
     fn apply(
         &mut self,
         runtime: RuntimeConfig,
         (fresh, ports): (Vec<Vec<NewUnit>>, Vec<Vec<Port>>),
         opened: Vec<PortalListener>,
         compared: Option<&BTreeMap<UnitId, ComparedDisk>>,
-    ) {
+    ) -> Vec<(UnitId, String)> {
         if runtime.config.max_connections > self.runtime.config.max_connections {
             super::raise_file_limit(&runtime.config);
         }
         let shut = self.runtime.interfaces.iter().filter(|known| !runtime.interfaces.contains(known));
         let shut: Vec<EtherPort> = shut.map(|(port, _)| *port).collect();
-        let mut claimed = self.bindings.claim(&runtime, &self.ids, &mut self.disks);
+        let mut claimed = self.claim_bindings(&runtime);
         // A disk that hosts have used may have been replaced by another one of its name.
         self.store_bindings_at.get_or_insert_with(|| Instant::now() + STORE_DELAY);
         let (done, ended) = channel();
@@ -322,7 +349,7 @@ impl Daemon {
             self.reactors.iter().zip(fresh.into_iter().zip(ports)).enumerate()
         {
             if let Some(claimed) = claimed.remove(&index) {
-                let restore = move |member: &mut ReactorShard, _| member.restore_bindings(claimed);
+                let restore = move |member: &mut ReactorShard, now| member.restore_bindings(now, claimed);
                 let _ = running.handle.post(restore);
             }
             for port in &shut {
@@ -338,7 +365,7 @@ impl Daemon {
             let _ = running.handle.post(move |member: &mut ReactorShard, now| member.reload(now, reload));
         }
         drop(done);
-        reactors::wait_for_end(&self.reactors, &ended);
+        let failures = reactors::wait_for_end(&self.reactors, &ended);
         let gone = self.runtime.portals.iter().map(|(id, _)| *id);
         let gone: Vec<PortalId> =
             gone.filter(|id| !runtime.portals.iter().any(|(kept, _)| kept == id)).collect();
@@ -360,8 +387,7 @@ impl Daemon {
         {
             server.change(http);
         }
-        let first = self.reactors.first().map(|running| running.handle.clone());
-        match (&self.router, first) {
+        match (&self.router, self.reactors.first().map(|running| running.handle.clone())) {
             (Some(router), _) => {
                 router.owners(runtime.owners());
                 router.timeout(runtime.config.login_timeout);
@@ -381,6 +407,8 @@ impl Daemon {
         self.last_owners.extend(runtime.owners());
         self.name_servers.apply(&runtime);
         self.runtime = runtime;
+        self.shared.late.keep(&self.runtime.config.units, |id| self.runtime.unit(id));
+        failures
     }
 
     /// Ends every session in order, makes everything durable, and returns when all reactors have ended.
@@ -397,7 +425,8 @@ impl Daemon {
             std::thread::sleep(DRAIN_LOOK);
         }
         self.store_bindings();
-        let Self { runtime, reactors, admin, http, events, .. } = self;
+        self.guesses.store(&self.state);
+        let Self { runtime, reactors, admin, http, events, state, state_thread, .. } = self;
         let written = reactors::written_files(&reactors);
         for running in &reactors {
             // A reactor ends when no operation of its media is under way.
@@ -414,15 +443,18 @@ impl Daemon {
         if panics::count() > 0 {
             failed.push(format!("{} threads panicked; this is a bug in targe", panics::count()));
         }
-        for WrittenFile { id, path, file } in written {
-            if let Some(unit) = runtime.unit(id)
-                && let Err(error) = media::sync(unit, &path, file)
-            {
-                crate::error!("{error}");
-                failed.push(error.to_string());
-            }
+        // It has recorded all losses that can be recorded when it ends.
+        failed.extend(state_writer::join(state_thread));
+        let written = written
+            .into_iter()
+            .filter_map(|WrittenFile { id, path, file }| Some((runtime.unit(id)?.clone(), path, file)));
+        for loss in media::loss::sync_all(written, &state, SYNC_MAX) {
+            crate::error!("{loss}");
+            failed.push(loss);
         }
-        for loss in cartridge_losses::of(&runtime, events.try_iter()) {
+        let events: Vec<DaemonEvent> = events.try_iter().collect();
+        failed.extend(events.iter().filter_map(DaemonEvent::lost_at_server));
+        for loss in cartridge_losses::of(&runtime, events.into_iter()) {
             crate::error!("{loss}");
             failed.push(loss);
         }
@@ -529,7 +561,7 @@ fn start_reactors(
     runtime: &RuntimeConfig,
     (units, ports, mut bindings): (Vec<Vec<NewUnit>>, Vec<Vec<Port>>, ClaimedBindings),
     listeners: Vec<PortalListener>,
-    (state_writer, media_watch): (&StateWriter, &MediaWatch),
+    (state_writer, media_watch, guesses): (&StateWriter, &MediaWatch, &Arc<GuessGuard>),
     (occasions, is_parked): (&Sender<DaemonEvent>, bool),
 ) -> Result<(Vec<ReactorThread>, Option<Router>), ServeError> {
     let count = units.len();
@@ -546,6 +578,7 @@ fn start_reactors(
             ports,
             state_writer: state_writer.clone(),
             media_watch: media_watch.clone(),
+            guesses: Arc::clone(guesses),
             is_parked,
             events: occasions.clone(),
         })?);

@@ -1,14 +1,16 @@
 //! What the other threads tell the main thread of the daemon.
 
-use std::sync::mpsc::{Receiver, Sender};
+use crate::mailbox::{Receiver, Sender};
 
 use serde_json::Value;
 use target::units::UnitId;
 
+use super::media::{FileRollback, OpenMedium};
 use crate::admin::api::Failure;
 use crate::admin::change::{Peer, Verdict};
-use crate::admin::change_api::Change;
+use crate::admin::change_api::{Change, SessionSelector};
 use crate::admin::upgrade_api::UpgradeRequest;
+use crate::config::Unit;
 
 /// An event that the main thread handles.
 #[derive(Debug)]
@@ -25,15 +27,53 @@ pub(super) enum DaemonEvent {
     ReactorEnded(usize),
     /// This unit is removed, and its medium holds everything that hosts wrote.
     UnitClosed(UnitId),
+    /// This says which writes of hosts may be missing on the server of a unit that is closed.
+    ExportLost(String),
+    /// A medium is open that was not there when the daemon started.
+    MediumArrived(Box<ArrivedMedium>),
     /// A thread has panicked.
     ThreadPanicked,
+    /// An operator wants nexus bindings to be forgotten.
+    Forget(Box<ForgetRequest>),
     /// A reactor made or forgot nexus bindings.
     BindingsChanged,
+    /// The limit on guesses is to be stored.
+    GuessesChanged,
+}
+
+impl DaemonEvent {
+    /// Returns which writes of hosts may be missing on a server, if it says that.
+    pub(super) fn lost_at_server(&self) -> Option<String> {
+        match self {
+            Self::ExportLost(sentence) => Some(sentence.clone()),
+            _ => None,
+        }
+    }
+}
+
+/// A medium that has come.
+#[derive(Debug)]
+pub(super) struct ArrivedMedium {
+    pub(super) id: UnitId,
+    /// The unit as it was configured when the medium was opened.
+    pub(super) unit: Unit,
+    /// Undoes what opening has changed, unless the medium is served. It is dropped before the lock.
+    pub(super) provisional: FileRollback,
+    pub(super) medium: OpenMedium,
 }
 
 /// A request of a client to read the configuration again.
 #[derive(Debug)]
 pub(super) struct ReloadRequest {
+    pub(super) peer: Peer,
+    /// Takes the result.
+    pub(super) reply: Sender<Result<Value, Failure>>,
+}
+
+/// A request of a client to forget nexus bindings.
+#[derive(Debug)]
+pub(super) struct ForgetRequest {
+    pub(super) selector: SessionSelector,
     pub(super) peer: Peer,
     /// Takes the result.
     pub(super) reply: Sender<Result<Value, Failure>>,

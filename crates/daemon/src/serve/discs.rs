@@ -17,6 +17,7 @@ use store::null::Null;
 use target::units::UnitId;
 
 use super::disk::{Disk, DiskInfo, ImageState, LEAVING_FLUSH};
+use super::medium_identity::MediumIdentity;
 use crate::disc_image;
 
 /// An opened image, which can be moved to the reactor that will serve it.
@@ -119,6 +120,13 @@ fn trailer_of(path: &Path, opened: &Opened) -> Result<Option<Vec<u8>>, OpenError
     read().map_err(failed)
 }
 
+impl DiscImage {
+    /// Returns the file of the image, and its path.
+    pub(super) fn opened(&mut self) -> (&mut Opened, PathBuf) {
+        (&mut self.opened, self.path.clone())
+    }
+}
+
 impl DiskInfo {
     /// Describes the image of a disc for another process.
     pub(super) fn moved_disc(&self) -> MovedDisc {
@@ -137,7 +145,9 @@ impl DiskInfo {
 impl DiscImage {
     /// Moves the image to the reactor that has `files`.
     pub(super) fn place(self, files: &Files, id: MediumId, label: &str) -> Disk {
-        Disk::new(self.opened, (self.path, self.state), files.queue(id), label).with_trailer(self.trailer)
+        let medium = MediumIdentity::of_opened(&self.opened);
+        let disk = Disk::new((self.opened, medium), (self.path, self.state), files.queue(id), label);
+        disk.with_trailer(self.trailer)
     }
 }
 

@@ -7,20 +7,25 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use backends::open::{FileIdentity, Opened};
-use backends::store::FileStore;
+use backends::store::{FileSpace, FileStore, SizeMeter};
 use drivers::files::FileQueue;
 use serde::{Deserialize, Serialize};
 use store::Store;
 use store::api::{Capabilities, Completion, Failure, Fault, Op, OpId, Space};
 
+use self::failures::Failures;
+use self::loss::{Loss, RecordLoss, SYNC_OP, Syncs};
 use self::snapshot::{Snapshot, SnapshotId, SnapshotOrder, SnapshotReporter};
 use crate::os_error;
+use crate::serve::medium_identity::MediumIdentity;
 
+mod failures;
+pub(super) mod loss;
 pub(super) mod snapshot;
 
 /// The least time between two logged failures of one disk; failures in between are counted.
@@ -60,6 +65,8 @@ pub(super) struct ComparedDisk {
     pub(super) len_min: u64,
     /// Whether the disk was withheld.
     pub(super) was_withheld: bool,
+    /// How many bytes the served file or device has, or why that is unknown.
+    pub(super) size: Result<u64, String>,
 }
 
 /// What became of a file or device that was to be served as it is now.
@@ -81,10 +88,17 @@ pub(super) enum Accepted {
 pub(super) struct DiskInfo {
     pub(super) path: PathBuf,
     pub(super) identity: FileIdentity,
+    /// What distinguishes the file or device from all others.
+    pub(super) medium: MediumIdentity,
     /// Whether it was opened for reading only.
     pub(super) read_only: bool,
     /// The state of the file when it was opened, if it is the image of a disc.
     pub(super) image: Option<ImageState>,
+    /// Measures what is served.
+    meter: SizeMeter,
+    /// The path of the file without links and what the file takes from its file system, as it was measured
+    /// last.
+    space: Mutex<Option<(PathBuf, FileSpace)>>,
     /// A descriptor that holds the lock of the image of a writable disc, by which it can be opened again.
     locked: Option<File>,
     /// The length in bytes that is served.
@@ -101,6 +115,29 @@ impl DiskInfo {
     /// Returns the length in bytes that is served.
     pub(super) fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many bytes the file or device has now, whatever part of it is served. It can wait.
+    ///
+    /// # Errors
+    /// The error of the system, as a text.
+    pub(super) fn measure(&self) -> Result<u64, String> {
+        self.meter.measure().map_err(|errno| os_error(&errno.into()))
+    }
+
+    /// Measures what the file takes from its file system. It can wait.
+    pub(super) fn measure_space(&self) {
+        if matches!(self.identity, FileIdentity::File(..)) {
+            // The lock is not held while the file system may wait.
+            let resolved = || self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
+            let measured = self.meter.measure_space().ok().map(|space| (resolved(), space));
+            *self.space.lock().unwrap_or_else(PoisonError::into_inner) = measured;
+        }
+    }
+
+    /// Returns what was measured last.
+    pub(super) fn space(&self) -> Option<(PathBuf, FileSpace)> {
+        self.space.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns whether the path leads to it.
@@ -184,6 +221,7 @@ struct Inner {
     refused: VecDeque<Completion>,
     withheld: Option<String>,
     errors: u64,
+    failures: Failures,
     told: Option<Instant>,
     untold: u64,
     when_cut: Option<Box<dyn Fn()>>,
@@ -193,6 +231,12 @@ struct Inner {
     held: VecDeque<Op>,
     /// What the image of a disc ended with when it was opened.
     trailer: Option<Vec<u8>>,
+    /// The writes that were lost, until the operator accepts that.
+    loss: Option<Loss>,
+    record_loss: Option<RecordLoss>,
+    /// Failed operations that are reported when the loss is recorded.
+    unrecorded: VecDeque<Completion>,
+    syncs: Syncs,
 }
 
 impl std::fmt::Debug for Inner {
@@ -201,10 +245,18 @@ impl std::fmt::Debug for Inner {
     }
 }
 
+/// Why another process cannot serve a disk as this one does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct DiskObstacle {
+    pub(super) sentence: String,
+    /// Whether waiting can help.
+    pub(super) can_end: bool,
+}
+
 impl Disk {
     /// Serves an opened file or device through `queue`.
     pub(super) fn new(
-        opened: Opened,
+        (opened, medium): (Opened, MediumIdentity),
         (path, image): (PathBuf, Option<ImageState>),
         queue: FileQueue,
         label: &str,
@@ -220,14 +272,18 @@ impl Disk {
             }
         });
         let store = FileStore::new(opened, queue);
+        let meter = store.size_meter();
         let len = AtomicU64::new(store.capabilities().len);
         let withheld = AtomicBool::new(false);
         let (under_way, has_left) = (AtomicUsize::new(0), AtomicBool::new(false));
         let facts = Arc::new(DiskInfo {
             path,
             identity,
+            medium,
             read_only,
             image,
+            meter,
+            space: Mutex::default(),
             locked,
             len,
             withheld,
@@ -241,12 +297,17 @@ impl Disk {
             refused: VecDeque::new(),
             withheld: None,
             errors: 0,
+            failures: Failures::default(),
             told: None,
             untold: 0,
             when_cut: None,
             snapshot: None,
             held: VecDeque::new(),
             trailer: None,
+            loss: None,
+            record_loss: None,
+            unrecorded: VecDeque::new(),
+            syncs: Syncs::default(),
         })))
     }
 
@@ -269,6 +330,22 @@ impl Disk {
     /// Returns how many operations failed so far.
     pub(super) fn errors(&self) -> u64 {
         self.0.borrow().errors
+    }
+
+    /// Returns which operations of hosts have failed that nothing has made good, if any have.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.0.borrow().failures.describe()
+    }
+
+    /// Returns the path of the file without links, and what it takes from its file system, if that was
+    /// measured.
+    pub(super) fn file_space(&self) -> Option<(PathBuf, FileSpace)> {
+        self.info().space()
+    }
+
+    /// Forgets the failures, which the operator has accepted.
+    pub(super) fn accept_failure(&self) {
+        self.0.borrow_mut().failures.clear();
     }
 
     /// Returns why it is withheld, if it is.
@@ -294,17 +371,14 @@ impl Disk {
     }
 
     /// Returns why another process cannot serve it as this one does, if that is so.
-    pub(super) fn obstacle(&self) -> Option<String> {
+    pub(super) fn obstacle(&self) -> Option<DiskObstacle> {
         let inner = self.0.borrow();
-        let why = match &*inner {
-            Inner { withheld: Some(why), .. } => why,
-            Inner { snapshot: Some(_), .. } => "a snapshot of it is under way",
-            inner if inner.store.has_lost_writes() => {
-                "writes to it were lost, and only this process reports that to its hosts"
-            }
-            _ => return None,
+        let (why, can_end) = match &*inner {
+            Inner { withheld: Some(why), .. } => (why.as_str(), false),
+            Inner { snapshot: Some(_), .. } => ("a snapshot of it is in progress", true),
+            inner => inner.loss_obstacle()?,
         };
-        Some(format!("{}: {why}", inner.label))
+        Some(DiskObstacle { sentence: format!("{}: {why}", inner.label), can_end })
     }
 
     /// Returns whether it has operations under way.
@@ -340,26 +414,27 @@ impl Disk {
         true
     }
 
-    /// Serves the file or device as it is now, if it has at least `len_min` bytes.
-    ///
-    /// # Errors
-    /// The error of the system; the disk stays as it was then.
-    pub(super) fn accept_current_file(&self, len_min: u64) -> std::io::Result<Accepted> {
+    /// Serves the file or device with the size that it has now, if that is at least `len_min` bytes.
+    pub(super) fn accept_size(&self, size: u64, len_min: u64) -> Accepted {
         let mut inner = self.0.borrow_mut();
-        if inner.store.measure()? < len_min {
-            return Ok(Accepted::Shrunk);
+        if size < len_min {
+            return Accepted::Shrunk;
         }
-        let changed = inner.store.refresh_len()?;
+        let changed = inner.store.adopt_size(size);
         let len = inner.store.capabilities().len;
         inner.facts.len.store(len, Ordering::Relaxed);
         inner.facts.withheld.store(false, Ordering::Relaxed);
-        Ok(Accepted::Served { changed, withheld: inner.withheld.take().is_some() })
+        if inner.withheld.is_some() {
+            inner.failures.clear();
+        }
+        Accepted::Served { changed, withheld: inner.withheld.take().is_some() }
     }
 }
 
 impl Inner {
-    /// Counts a failure, and logs it unless another failure was logged less than [`TELL_EVERY`] ago.
-    fn failed(&mut self, failure: Failure) {
+    /// Counts a failure, and logs it unless another failure was logged less than [`TELL_EVERY`] ago. Returns
+    /// its reason if the medium has caused it.
+    fn failed(&mut self, failure: Failure) -> Option<String> {
         let what = match failure.fault {
             Fault::NoSpace => "no space left",
             Fault::ReadOnly => "it is not writable",
@@ -374,13 +449,15 @@ impl Inner {
             | Fault::Forbidden
             | Fault::Busy
             | Fault::Aborted
-            | Fault::NotSubmitted => return,
+            | Fault::NotSubmitted => return None,
         };
         self.errors = self.errors.saturating_add(1);
         let error = self.store.take_error();
+        let error = error.map_or(String::new(), |errno| format!(": {}", os_error(&errno.into())));
+        let why = Some(format!("{what}{error}"));
         if self.told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
             self.untold = self.untold.saturating_add(1);
-            return;
+            return why;
         }
         self.told = Some(Instant::now());
         let more = match std::mem::take(&mut self.untold) {
@@ -388,9 +465,9 @@ impl Inner {
             more => format!(" ({more} more failures since the last one that was logged)"),
         };
         let at = failure.at.map_or(String::new(), |at| format!(" at byte {at}"));
-        let error = error.map_or(String::new(), |errno| format!(": {}", os_error(&errno.into())));
         let (label, path) = (&self.label, self.facts.path.display());
         crate::error!("{label}: {path}: {what}{at}{error}{more}");
+        why
     }
 }
 
@@ -406,8 +483,27 @@ impl Inner {
             self.refused.push_back(Completion { id: op.id, result: Err(Fault::NotSubmitted.into()) });
         } else {
             self.facts.under_way.fetch_add(1, Ordering::Release);
+            self.failures.begin(op.id, &op.action);
             self.store.submit(op);
         }
+    }
+
+    /// Handles the end of an operation of the unit.
+    fn ended(&mut self, completion: Completion) -> Completion {
+        self.facts.under_way.fetch_sub(1, Ordering::Release);
+        self.continue_snapshot();
+        let result = match &completion.result {
+            Ok(_) => Some(Ok(())),
+            Err(failure) => self.failed(*failure).map(Err),
+        };
+        self.failures.end(completion.id, result);
+        if completion.result.is_err() {
+            let cut = self.store.is_truncated() && self.withheld.is_none();
+            if cut && let Some(tell) = &self.when_cut {
+                tell();
+            }
+        }
+        completion
     }
 }
 
@@ -435,204 +531,31 @@ impl Store for Disk {
 
     fn poll(&mut self) -> Option<Completion> {
         let mut inner = self.0.borrow_mut();
-        let completion = loop {
+        loop {
             if let Some(refused) = inner.refused.pop_front() {
                 return Some(refused);
             }
-            let completion = inner.store.poll()?;
-            if completion.id != SNAPSHOT_OP {
-                break completion;
+            if !inner.is_recording_loss()
+                && let Some(failed) = inner.unrecorded.pop_front()
+            {
+                return Some(failed);
             }
-            inner.snapshot_step_ended(completion.result.map(drop));
-        };
-        inner.facts.under_way.fetch_sub(1, Ordering::Release);
-        inner.continue_snapshot();
-        if let Err(failure) = &completion.result {
-            let cut = inner.store.is_truncated() && inner.withheld.is_none();
-            inner.failed(*failure);
-            if cut && let Some(tell) = &inner.when_cut {
-                tell();
+            let completion = inner.store.poll()?;
+            inner.notice_loss();
+            match completion.id {
+                SNAPSHOT_OP => inner.snapshot_step_ended(completion.result.map(drop)),
+                SYNC_OP => inner.sync_ended(completion.result.map(drop)),
+                _ => {
+                    let completion = inner.ended(completion);
+                    if completion.result.is_ok() || !inner.is_recording_loss() {
+                        return Some(completion);
+                    }
+                    inner.unrecorded.push_back(completion);
+                }
             }
         }
-        Some(completion)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use backends::open::{Allocation, FileSpec};
-    use base::state_machine::MediumId;
-    use drivers::config::{Config, EngineChoice};
-    use drivers::files::Errno;
-    use drivers::reactor::Reactor;
-    use std::sync::mpsc::{Sender, channel};
-    use store::api::OpAction;
-
-    use super::snapshot::{SnapshotProgress, SnapshotReport, Step, why_no_snapshot};
-    use super::*;
-    use crate::scratch::Scratch;
-    use crate::serve::reactor_shard::ReactorShard;
-
-    fn disk(path: &Path, len: u64) -> (Disk, Reactor<ReactorShard>) {
-        let spec = FileSpec {
-            path: path.to_path_buf(),
-            size: Some(len),
-            allocation: Allocation::Sparse,
-            read_only: false,
-            direct: false,
-            write_cache: true,
-        };
-        let config = Config { engine: EngineChoice::Epoll, ..Config::default() };
-        let reactor = Reactor::new(&config).unwrap();
-        let queue = reactor.files().queue(MediumId(1));
-        (Disk::new(spec.open().unwrap(), (path.to_path_buf(), None), queue, "disk"), reactor)
-    }
-
-    #[test]
-    fn a_file_that_has_shrunk_since_it_was_compared_is_not_accepted() {
-        let scratch = Scratch::new();
-        let path = scratch.path().join("disk.img");
-        let (disk, _reactor) = disk(&path, 1 << 20);
-        let file = File::options().write(true).open(&path).unwrap();
-        file.set_len(4096).unwrap();
-        assert_eq!(disk.accept_current_file(1 << 20).unwrap(), Accepted::Shrunk);
-        assert_eq!(disk.info().len(), 1 << 20);
-        file.set_len(2 << 20).unwrap();
-        disk.withhold("it was shorter");
-        let accepted = Accepted::Served { changed: true, withheld: true };
-        assert_eq!(disk.accept_current_file(1 << 20).unwrap(), accepted);
-        assert_eq!(disk.info().len(), 2 << 20);
-    }
-
-    #[test]
-    fn operations_of_a_disk_that_is_withheld_are_under_way_until_they_end_and_none_begin() {
-        let scratch = Scratch::new();
-        let (mut disk, _reactor) = disk(&scratch.path().join("disk.img"), 1 << 20);
-        disk.withhold("it is to be withheld");
-        disk.submit(Op { id: OpId(1), action: OpAction::Read { at: 0, len: 512 } });
-        assert!(!disk.info().has_operations(), "it is refused");
-        assert_eq!(disk.poll().map(|refused| refused.id), Some(OpId(1)));
-        disk.accept_current_file(512).unwrap();
-        disk.submit(Op { id: OpId(2), action: OpAction::Read { at: 0, len: 512 } });
-        disk.withhold("it is to be withheld again");
-        assert!(disk.info().has_operations());
-    }
-
-    #[test]
-    fn a_folder_with_another_copy_on_write_attribute_is_told_apart_from_a_file_system_without_reflink() {
-        let why = |errno| why_no_snapshot(Step::Cloning, Fault::Medium.into(), Some(errno));
-        assert!(why(Errno::INVAL).contains("chattr +C"));
-        assert!(why(Errno::OPNOTSUPP).contains("reflink"));
-    }
-
-    /// Begins a snapshot, and goes as far as that the disk has written out.
-    fn written_out(disk: &Disk, reports: &Sender<SnapshotReport>, folder: &Path) {
-        let file = File::options().write(true).create(true).truncate(true).open(folder.join("copy.img"));
-        disk.begin_snapshot(
-            SnapshotId(1),
-            Arc::new(file.unwrap()),
-            SnapshotReporter::new(0, reports.clone()),
-        );
-        step_ended(disk, Ok(()));
-    }
-
-    /// Ends the operation of a snapshot, as the store does.
-    fn step_ended(disk: &Disk, result: Result<(), Failure>) {
-        disk.0.borrow_mut().snapshot_step_ended(result);
-    }
-
-    fn is_held(disk: &Disk) -> bool {
-        disk.0.borrow().is_holding()
-    }
-
-    const READ: OpAction = OpAction::Read { at: 0, len: 512 };
-
-    #[test]
-    fn operations_wait_from_the_order_to_hold_until_the_file_is_cloned() {
-        let scratch = Scratch::new();
-        let (mut disk, _reactor) = disk(&scratch.path().join("disk.img"), 1 << 20);
-        let (sender, reports) = channel();
-        written_out(&disk, &sender, scratch.path());
-        assert_eq!(reports.try_recv(), Ok((0, SnapshotProgress::WrittenOut)));
-        assert!(!is_held(&disk), "the others are not written out");
-        disk.order_snapshot(SnapshotId(2), SnapshotOrder::Hold);
-        assert!(!is_held(&disk), "it is the order of another snapshot");
-        disk.order_snapshot(SnapshotId(1), SnapshotOrder::Hold);
-        disk.submit(Op { id: OpId(1), action: READ });
-        assert!(is_held(&disk) && !disk.is_working());
-        assert!(reports.try_recv().is_err(), "it is not flushed");
-        step_ended(&disk, Ok(()));
-        assert_eq!(reports.try_recv(), Ok((0, SnapshotProgress::Held)));
-        disk.order_snapshot(SnapshotId(1), SnapshotOrder::Clone);
-        assert!(is_held(&disk) && !disk.is_working());
-        step_ended(&disk, Ok(()));
-        assert_eq!(reports.try_recv(), Ok((0, SnapshotProgress::Cloned)));
-        assert!(!is_held(&disk) && disk.is_working());
-    }
-
-    #[test]
-    fn operations_under_way_end_before_a_disk_is_held() {
-        let scratch = Scratch::new();
-        let (mut disk, _reactor) = disk(&scratch.path().join("disk.img"), 1 << 20);
-        let (sender, reports) = channel();
-        disk.submit(Op { id: OpId(1), action: READ });
-        written_out(&disk, &sender, scratch.path());
-        disk.order_snapshot(SnapshotId(1), SnapshotOrder::Hold);
-        assert_eq!(disk.0.borrow().snapshot.as_ref().map(Snapshot::step), Some(Step::Draining));
-        disk.order_snapshot(SnapshotId(1), SnapshotOrder::Clone);
-        assert_eq!(disk.0.borrow().snapshot.as_ref().map(Snapshot::step), Some(Step::Draining));
-        drop(disk);
-        let told: Vec<SnapshotProgress> = reports.try_iter().map(|(_, progress)| progress).collect();
-        assert_eq!(told, [SnapshotProgress::WrittenOut, SnapshotProgress::Removed]);
-    }
-
-    #[test]
-    fn a_disk_that_is_released_goes_on_at_every_step() {
-        for steps in 0..4 {
-            let scratch = Scratch::new();
-            let (mut disk, _reactor) = disk(&scratch.path().join("disk.img"), 1 << 20);
-            let (sender, reports) = channel();
-            let file = File::create(scratch.path().join("copy.img")).unwrap();
-            disk.begin_snapshot(SnapshotId(1), Arc::new(file), SnapshotReporter::new(0, sender.clone()));
-            if steps > 0 {
-                step_ended(&disk, Ok(()));
-            }
-            if steps > 1 {
-                disk.order_snapshot(SnapshotId(1), SnapshotOrder::Hold);
-            }
-            if steps > 2 {
-                step_ended(&disk, Ok(()));
-            }
-            disk.submit(Op { id: OpId(1), action: READ });
-            assert_eq!(disk.is_working(), steps < 2);
-            disk.order_snapshot(SnapshotId(1), SnapshotOrder::Release);
-            assert!(!is_held(&disk) && disk.is_working(), "after {steps} steps");
-            // The flush that is under way is none of the next snapshot.
-            if matches!(steps, 0 | 2) {
-                assert!(disk.obstacle().is_some());
-                step_ended(&disk, Ok(()));
-            }
-            assert_eq!(disk.obstacle(), None);
-            let told: Vec<SnapshotProgress> = reports.try_iter().map(|(_, progress)| progress).collect();
-            assert!(!told.contains(&SnapshotProgress::Cloned), "{told:?}");
-            assert_eq!(told.last(), Some(&SnapshotProgress::Removed));
-        }
-    }
-
-    #[test]
-    fn a_disk_that_is_withheld_meanwhile_is_not_cloned() {
-        let scratch = Scratch::new();
-        let (mut disk, _reactor) = disk(&scratch.path().join("disk.img"), 1 << 20);
-        let (sender, reports) = channel();
-        written_out(&disk, &sender, scratch.path());
-        disk.order_snapshot(SnapshotId(1), SnapshotOrder::Hold);
-        step_ended(&disk, Ok(()));
-        disk.submit(Op { id: OpId(1), action: READ });
-        disk.withhold("it has shrunk");
-        disk.order_snapshot(SnapshotId(1), SnapshotOrder::Clone);
-        let told = reports.try_iter().last();
-        assert_eq!(told, Some((0, SnapshotProgress::Failed("it has shrunk".to_owned()))));
-        assert!(!is_held(&disk));
-        assert_eq!(disk.poll().map(|refused| refused.id), Some(OpId(1)));
-    }
-}
+mod tests;

@@ -1,11 +1,11 @@
 //! Identities of disks across reloads: an initiator that logs in again must find under a LUN the disk that it
 //! opened there, or none.
 
-use std::time::SystemTime;
+use backends::open::FileIdentity;
 use target::units::DiskId;
 
-use backends::open::FileIdentity;
-
+use super::device_identity::Comparison;
+use super::medium_identity::MediumIdentity;
 use crate::config::{Medium, Naa, Unit};
 
 /// Every disk that was served since the start, or that an initiator had used before. The list has one entry
@@ -26,6 +26,13 @@ struct DiskKey {
     is_replaced: bool,
 }
 
+impl DiskKey {
+    /// Returns the name for another process.
+    fn stored_name(&self) -> DiskName {
+        if self.is_replaced { DiskName { block_bytes: REPLACED, ..self.name } } else { self.name }
+    }
+}
+
 /// The properties by which another process recognises a disk: its identity and its format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DiskName {
@@ -41,9 +48,9 @@ const REPLACED: u32 = 0;
 
 #[derive(Clone, Debug, PartialEq)]
 enum Data {
-    /// A file or device. The creation time, if the file system has one, distinguishes a file from a later one
-    /// with the same inode number.
-    Stored(FileIdentity, Option<SystemTime>),
+    /// A file or device. What lasts of it distinguishes a file from a later one with the same inode number,
+    /// and a device from another one that has got its number.
+    Stored(FileIdentity, MediumIdentity),
     /// Memory, which is lost with the disk. The number distinguishes the disk.
     Memory(usize),
     /// Zeros, with the length in bytes.
@@ -57,10 +64,29 @@ enum Data {
     NotServed,
 }
 
+impl Data {
+    /// Returns whether two disks of one name have the same data.
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (
+                Self::Stored(FileIdentity::Block(number), medium),
+                Self::Stored(FileIdentity::Block(other_number), other_medium),
+            ) => match medium.compare(&other_medium.encode()) {
+                Comparison::Same => true,
+                Comparison::Other => false,
+                Comparison::Unknown => number == other_number,
+            },
+            // The number of its file system belongs to a file: a snapshot of the file system has a file with
+            // the same inode number and time of creation.
+            _ => self == other,
+        }
+    }
+}
+
 impl DiskIds {
     /// Returns the identity of a disk that was just opened. `identity` is that of its file or device, if it
-    /// has one.
-    pub(super) fn name(&mut self, unit: &Unit, identity: Option<FileIdentity>) -> DiskId {
+    /// has one, with what lasts of it.
+    pub(super) fn name(&mut self, unit: &Unit, identity: Option<(FileIdentity, MediumIdentity)>) -> DiskId {
         self.memories += 1;
         let data = match (&unit.medium, identity) {
             (Medium::Ram { .. }, _) => Data::Memory(self.memories),
@@ -71,18 +97,9 @@ impl DiskIds {
                 Data::Export(unit.medium.to_string())
             }
             (
-                Medium::File { path, .. }
-                | Medium::Block { path, .. }
-                | Medium::Tape { path }
-                | Medium::Sg { path, .. },
-                Some(identity),
-            ) => {
-                let created = match identity {
-                    FileIdentity::File(..) => path.metadata().and_then(|facts| facts.created()).ok(),
-                    FileIdentity::Block(_) => None,
-                };
-                Data::Stored(identity, created)
-            }
+                Medium::File { .. } | Medium::Block { .. } | Medium::Tape { .. } | Medium::Sg { .. },
+                Some((identity, medium)),
+            ) => Data::Stored(identity, medium),
             // Every file has an identity. If there were none, the disk could not be recognised, so it counts
             // as a new one.
             (Medium::File { .. } | Medium::Block { .. } | Medium::Tape { .. } | Medium::Sg { .. }, None) => {
@@ -91,8 +108,9 @@ impl DiskIds {
         };
         let (naa, block_bytes) = (unit.identity.naa, unit.block_size.bytes());
         let name = DiskName { naa, block_bytes, encrypted: unit.encrypt.is_some() };
-        let is_same =
-            |known: &DiskKey| known.name == name && (known.data == data || known.data == Data::NotServed);
+        let is_same = |known: &DiskKey| {
+            known.name == name && (known.data.is_same(&data) || known.data == Data::NotServed)
+        };
         let at = self.known.iter().position(is_same).unwrap_or(self.known.len());
         for known in self.known.iter_mut().filter(|known| known.name == name) {
             known.is_replaced = true;
@@ -105,19 +123,30 @@ impl DiskIds {
         id(at)
     }
 
-    /// Returns the identity of a disk that an initiator had used before this process began.
+    /// Returns the identity of a disk that an initiator had used before this process began: the first disk of
+    /// this name that this process has served, even if another one has replaced it since.
     pub(super) fn restore(&mut self, name: DiskName) -> DiskId {
-        let known = self.known.iter().rposition(|known| known.name == name);
+        let known = self.known.iter().position(|known| known.name == name);
         id(known.unwrap_or_else(|| {
             self.known.push(DiskKey { name, data: Data::NotServed, is_replaced: false });
             self.known.len() - 1
         }))
     }
 
+    /// Returns the name for another process of a disk that an initiator had used before this process began.
+    pub(super) fn restored_name(&self, name: DiskName) -> DiskName {
+        self.known.iter().find(|known| known.name == name).map_or(name, DiskKey::stored_name)
+    }
+
+    /// Returns whether a disk has the name that a unit gives its disk, and no other disk has replaced it.
+    pub(super) fn is_named(&self, disk: DiskId, unit: &Unit) -> bool {
+        let (naa, block_bytes) = (unit.identity.naa, unit.block_size.bytes());
+        self.find(disk) == Some(DiskName { naa, block_bytes, encrypted: unit.encrypt.is_some() })
+    }
+
     /// Returns the name of a disk for another process.
     pub(super) fn find(&self, disk: DiskId) -> Option<DiskName> {
-        let DiskKey { name, is_replaced, .. } = self.known.get(usize::try_from(disk.0).ok()?)?;
-        Some(if *is_replaced { DiskName { block_bytes: REPLACED, ..*name } } else { *name })
+        Some(self.known.get(usize::try_from(disk.0).ok()?)?.stored_name())
     }
 }
 
@@ -166,8 +195,9 @@ mod tests {
         let scratch = Scratch::new();
         let path = scratch.path().join("disk");
         let name = |names: &mut DiskIds, unit: &Unit| {
-            let (identity, _) = FileIdentity::of_path(unit.medium.path().unwrap()).unwrap();
-            names.name(unit, Some(identity))
+            let path = unit.medium.path().unwrap();
+            let (identity, _) = FileIdentity::of_path(path).unwrap();
+            names.name(unit, Some((identity, MediumIdentity::of_path(path, identity))))
         };
         let mut names = DiskIds::default();
         let mut served = unit(Medium::File { path: path.clone(), size: None, direct: false });
@@ -182,6 +212,23 @@ mod tests {
         std::fs::write(scratch.path().join("other"), "two").unwrap();
         std::fs::rename(scratch.path().join("other"), &path).unwrap();
         assert_ne!(name(&mut names, &served), first);
+    }
+
+    #[test]
+    fn a_device_keeps_its_name_under_another_number_and_another_with_its_number_has_another() {
+        let scratch = Scratch::new();
+        let device = |number, wwid: &str, boot| {
+            std::fs::write(scratch.path().join("wwid"), wwid).unwrap();
+            std::fs::write(scratch.path().join("diskseq"), boot).unwrap();
+            let device = super::super::device_identity::DeviceIdentity::read(scratch.path(), "b1");
+            Data::Stored(FileIdentity::Block(number), MediumIdentity::Device(device))
+        };
+        let first = device(1, "naa.5", "7");
+        assert!(first.is_same(&device(2, "naa.5", "8")), "it was unplugged in between");
+        assert!(!first.is_same(&device(1, "naa.6", "8")));
+        assert!(!device(1, "", "7").is_same(&device(1, "", "8")));
+        assert!(device(1, "", "").is_same(&device(1, "", "")), "nothing else is known");
+        assert!(!device(1, "", "").is_same(&device(2, "", "")));
     }
 
     #[test]
@@ -201,6 +248,26 @@ mod tests {
         assert_eq!(before.name(&null(1 << 20), None), first, "the first is served again");
         let block_bytes = [first, second].map(|disk| before.find(disk).unwrap().block_bytes);
         assert_eq!(block_bytes, [512, REPLACED]);
+    }
+
+    #[test]
+    fn a_record_of_before_the_start_does_not_lead_to_the_successor_of_a_disk() {
+        let null = |bytes| unit(Medium::Null { size: ByteLen(bytes) });
+        let mut before = DiskIds::default();
+        let disk = before.name(&null(1 << 20), None);
+        let stored = before.find(disk).unwrap();
+        // A target with another record of the disk is not served at the start, while another target serves
+        // it.
+        let mut ids = DiskIds::default();
+        assert_eq!(ids.restored_name(stored), stored, "no disk of this name is known");
+        let first = ids.name(&null(1 << 20), None);
+        assert_eq!(ids.restored_name(stored), stored);
+        let second = ids.name(&null(2 << 20), None);
+        assert_eq!(ids.restore(stored), first);
+        assert_ne!(first, second);
+        assert_eq!(ids.restored_name(stored).block_bytes, REPLACED, "nor does it after the next restart");
+        assert_eq!(ids.name(&null(1 << 20), None), first);
+        assert_eq!(ids.restored_name(stored), stored, "the first disk is back");
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub(super) struct MovedMemory {
 
 /// What comes with the sessions, because it could change until they were frozen.
 #[derive(Debug, Default)]
-pub(super) struct LateMedia {
+pub(super) struct SessionMedia {
     /// The cartridges in drives, by the identifier of the drive.
     pub(super) cartridges: BTreeMap<String, MovedCartridge>,
     /// The connections to NBD servers, and the block devices of other processes, by the identifier of the
@@ -79,7 +79,7 @@ pub(super) struct LateMedia {
     pub(super) memories: BTreeMap<String, MovedMemory>,
 }
 
-impl LateMedia {
+impl SessionMedia {
     /// Returns whether everything was taken.
     pub(super) fn is_empty(&self) -> bool {
         let Self { cartridges, exports, devices, memories } = self;

@@ -24,6 +24,7 @@ use crate::config::Http;
 use crate::http::access::{Access, Purpose};
 use crate::http::server::{Routes, Server};
 use crate::http::shared_text::{SharedResponse, SharedTexts};
+use crate::serve::guess_guard::GuessGuard;
 use collector::{Collector, NoAnswer};
 use json_api::JsonApi;
 
@@ -47,10 +48,12 @@ pub(super) fn start(
     http: Option<&Http>,
     listener: Option<&TcpListener>,
     shared: &Arc<Shared>,
+    guesses: &Arc<GuessGuard>,
 ) -> Result<Option<Server>, ServeError> {
     let (Some(http), Some(listener)) = (http, listener) else { return Ok(None) };
     let listener = listener.try_clone().map_err(|error| cannot_listen(http, &error))?;
-    let server = Server::start(listener, Access::new(http), http.tls.clone(), routes(shared)?);
+    let access = Access::new(http).sharing(Arc::clone(guesses) as Arc<_>);
+    let server = Server::start(listener, access, http.tls.clone(), routes(shared)?);
     let server = server.map_err(|error| cannot_listen(http, &error))?;
     let tls = if http.tls.is_some() { "https" } else { "http" };
     crate::info!("serving the status page and metrics on {tls}://{}/", server.address());

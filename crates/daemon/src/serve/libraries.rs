@@ -1,21 +1,22 @@
 //! The folder of a tape library that is served, and the thread that changes it: no reactor waits for the
 //! disk.
 
+use crate::mailbox::{Sender, channel};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Sender, channel};
 
 use backends::cartridge_folder::CartridgeFolder;
 use backends::library_folder::LibraryFolder;
-use device::library::{ChangeFailure, LibraryChange};
+use device::library::{ChangeFailure, LibraryChange, MotionFailure};
 use scsi::sense::{Asc, Sense, SenseKey};
 
 use crate::library::with_cause;
 use crate::os_error;
 
-/// The sense data of a change whose files could not be opened or written.
-pub(super) const FAILED: Sense = Sense::new(SenseKey::MEDIUM_ERROR, Asc::MEDIA_LOAD_OR_EJECT_FAILED);
+/// How the command ends of a change whose files could not be opened or written.
+pub(super) const FAILED: MotionFailure =
+    MotionFailure::CheckCondition(Sense::new(SenseKey::MEDIUM_ERROR, Asc::MEDIA_LOAD_OR_EJECT_FAILED));
 
 /// A library that was opened, and can be moved to the reactor that will serve it.
 #[derive(Debug)]
@@ -65,6 +66,12 @@ impl OpenLibrary {
         Ok(())
     }
 
+    /// Returns the serial numbers of its drives, in the order of their numbers.
+    pub(super) fn drive_serials(&self) -> Option<Vec<String>> {
+        let library = self.folder.library().ok()?;
+        Some((1..=library.counts().drives).map(|number| library.drive_serial(number)).collect())
+    }
+
     /// Returns another descriptor of the lock of the library.
     pub(super) fn duplicate_lock(&self) -> io::Result<File> {
         self.folder.duplicate_lock()
@@ -85,7 +92,11 @@ impl OpenLibrary {
         let Self { folder, .. } = self;
         std::thread::Builder::new()
             .name("library".to_owned())
-            .spawn(move || changes.iter().for_each(|change| done(make(&folder, &change))))
+            .spawn(move || {
+                // Another process may have served the library before, with what it had reserved.
+                folder.reserve();
+                changes.iter().for_each(|change| done(make(&folder, &change)));
+            })
             .map(drop)?;
         Ok(sender)
     }
@@ -137,7 +148,7 @@ fn try_make(
     folder.replace(&change.file).map_err(|error| {
         let why = format!("cannot write in {}: {}", folder.path().display(), os_error(&error));
         crate::error!("{why}");
-        ChangeFailure { sense: FAILED, unusable: None, why }
+        ChangeFailure { status: FAILED, unusable: None, why }
     })?;
     if let Err(error) = folder.synchronize() {
         // The change was made. A loss of power may undo it, which leaves every cartridge in one place too.
@@ -150,6 +161,47 @@ fn open(folder: &LibraryFolder, name: &str) -> Result<CartridgeFolder, ChangeFai
     CartridgeFolder::open(&folder.cartridge(name), false).map_err(|error| {
         let why = with_cause(&error);
         crate::error!("{why}");
-        ChangeFailure { sense: FAILED, unusable: Some(name.to_owned()), why }
+        ChangeFailure { status: FAILED, unusable: Some(name.to_owned()), why }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt as _;
+
+    use cartridge::library::{Counts, Element, Library};
+    use cartridge::profile::Profile;
+
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn a_library_that_is_handed_over_is_changed_without_new_storage() {
+        let scratch = Scratch::new();
+        let path = scratch.path().join("library");
+        let counts = Counts { drives: 2, slots: 200, mail_slots: 4 };
+        let mut library = Library::new("LIB00001".to_owned(), Profile::Lto8, counts).unwrap();
+        let folder = LibraryFolder::create(&path, &library.encode()).unwrap();
+        // As an earlier release leaves it, which reserves nothing.
+        fs::remove_file(path.join("library.new")).unwrap();
+        fs::remove_file(path.join("library")).unwrap();
+        fs::write(path.join("library"), library.encode()).unwrap();
+        let (tell, outcomes) = channel();
+        let taken = OpenLibrary::take(&path, folder.duplicate_lock().unwrap()).unwrap();
+        let changes = taken.start(move |outcome| drop(tell.send(outcome))).unwrap();
+        let mut change = |slot| {
+            library.put(Element::Slot(slot), &format!("A{slot:05}L8"), "").unwrap();
+            let change = LibraryChange { file: library.encode(), ejects: Vec::new(), inserts: Vec::new() };
+            changes.send(change).unwrap();
+            outcomes.recv().unwrap().result.unwrap();
+            ["library", "library.new"].map(|name| path.join(name).metadata().unwrap().blocks())
+        };
+        let before = change(1);
+        assert!(before.iter().all(|blocks| blocks * 512 >= 30_000), "{before:?}");
+        for slot in 2..=200 {
+            assert_eq!(change(slot), before, "slot {slot}");
+        }
+        assert_eq!(folder.library().unwrap(), library);
+    }
 }

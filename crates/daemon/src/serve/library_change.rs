@@ -1,6 +1,6 @@
 //! Makes the changes of operators in tape libraries that are served.
 
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use crate::mailbox::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use drivers::message_queue::Handle;

@@ -1,9 +1,9 @@
 //! Drains LUNs and makes [snapshots] of them, at the request of a client of the admin socket, on the client's
 //! thread.
 
+use crate::mailbox::channel;
 use std::io::ErrorKind as IoErrorKind;
 use std::path::Path;
-use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use device::drain::Drain;
@@ -12,21 +12,26 @@ use target::units::UnitId;
 
 use super::audit::{AuditEntry, AuditLog};
 use super::changes::failure;
+use super::disk::loss::NotAccepted;
+use super::key_file;
+use super::lost_writes;
 use super::media::holds_hosts_writes;
-use super::media_key::key_file_path;
 use super::reactor_shard::ReactorShard;
 use super::reactors::{REACTOR_REPLY_TIMEOUT, ReactorInfo};
 use super::runtime_config::RuntimeConfig;
 use super::state::StateDir;
 use crate::admin::api::{ErrorKind, Failure};
 use crate::admin::change::Peer;
-use crate::admin::lun_api::{Drained, LunSelector};
+use crate::admin::lun_api::{Drained, LossAccepted, LunSelector};
 use crate::config::{Medium, Unit};
 
+pub(super) mod reservations;
 mod snapshots;
 
 /// The longest wait for the tasks of a LUN that is drained.
 const DRAIN_MAX: Duration = Duration::from_secs(240);
+/// The longest wait for the flush before a loss is accepted.
+const ACCEPT_MAX: Duration = Duration::from_secs(100);
 /// The pause between two looks at the tasks of a LUN that is drained.
 const DRAIN_PAUSE: Duration = Duration::from_millis(20);
 
@@ -111,11 +116,67 @@ impl LunMaintenance<'_> {
         }
     }
 
+    /// Lets the flushes of a LUN succeed again although writes are lost.
+    pub(super) fn accept_loss(&self, selector: Option<LunSelector>) -> Result<LossAccepted, Failure> {
+        let (_, found) = self.find(selector)?;
+        let done = self.accept_loss_of(&found);
+        let told = done.as_ref().map(|done| match done {
+            LossAccepted { lost: Some(lost), .. } => format!("lost: {lost}"),
+            LossAccepted { failed, .. } => format!("failed: {}", failed.as_deref().unwrap_or_default()),
+        });
+        self.record("lun accept-loss", &[format!("~ LUN {}", found.name)], &told.map_err(Clone::clone));
+        done
+    }
+
+    fn accept_loss_of(&self, found: &Found) -> Result<LossAccepted, Failure> {
+        let (id, name) = (found.id, &found.name);
+        let refuse = |why: String| failure(ErrorKind::Refused, format!("LUN {name}: {why}"));
+        let lost = self.all(move |member, _| member.lost_writes(id))?.into_iter().flatten().next();
+        let Some(lost) = lost else {
+            let failed = self.all(move |member, _| member.accept_failure(id))?.into_iter().flatten().next();
+            let failed =
+                failed.ok_or_else(|| refuse("it has not lost writes, and nothing has failed".to_owned()));
+            return failed.map(|failed| LossAccepted { lost: None, failed: Some(failed) });
+        };
+        let (sender, flushed) = channel();
+        let begun = self.all(move |member, now| member.begin_acceptance(now, id, sender.clone()))?;
+        match begun.into_iter().flatten().next() {
+            Some(Ok(())) => {}
+            Some(Err(NotAccepted::NothingLost)) => return Err(refuse("it has not lost writes".to_owned())),
+            Some(Err(NotAccepted::NotRecorded)) => {
+                return Err(refuse("the loss is still being recorded; try again".to_owned()));
+            }
+            None => return Err(failure(ErrorKind::Conflict, format!("LUN {name} was removed meanwhile"))),
+        }
+        let flushed = flushed.recv_timeout(ACCEPT_MAX);
+        let accepted = match flushed {
+            Ok(Ok(())) => self.forget_loss(id),
+            Ok(Err(why)) => Err(format!("its medium still cannot be flushed: {why}")),
+            Err(_) => Err("the flush of its medium does not end".to_owned()),
+        };
+        let is_accepted = accepted.is_ok();
+        let ended = self.all(move |member, now| member.end_acceptance(now, id, is_accepted))?;
+        accepted.map_err(|why| refuse(format!("{why}; nothing has changed")))?;
+        match ended.into_iter().flatten().next() {
+            Some(true) => Ok(LossAccepted { lost: Some(lost), failed: None }),
+            _ => Err(refuse("it has lost writes again meanwhile".to_owned())),
+        }
+    }
+
+    /// Removes the record of a loss, if the unit has a file or device.
+    fn forget_loss(&self, id: UnitId) -> Result<(), String> {
+        let subjects = self.all(move |member, _| member.loss_subject(id)).map_err(|why| why.message)?;
+        match subjects.into_iter().flatten().next() {
+            Some(subject) => lost_writes::remove(self.state, &subject).map_err(|error| error.to_string()),
+            None => Ok(()),
+        }
+    }
+
     /// Refuses media that have no file which can be cloned.
     fn refuse_medium(&self, found: &Found) -> Result<(), Failure> {
         let why = match &found.unit.medium {
             Medium::File { .. } => {
-                let former = key_file_path(&found.unit, self.state).filter(|_| found.unit.encrypt.is_some());
+                let former = key_file::path(&found.unit, self.state).filter(|_| found.unit.encrypt.is_some());
                 match former.map(|path| path.try_exists()) {
                     None | Some(Ok(false)) => return Ok(()),
                     Some(Err(error)) if error.kind() == IoErrorKind::NotFound => return Ok(()),

@@ -1,14 +1,15 @@
 //! Opens media, on the thread that reads configurations, before any reactor depends on them.
 
-use std::error::Error;
-use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use backends::cartridge_folder::CartridgeFolder;
 use backends::open::handed_over::HandedOverFiles;
-use backends::open::{Allocation, BlockSpec, FileIdentity, FileSpec, Opened, Undo};
+use backends::open::undo::Undo;
+use backends::open::{Allocation, BlockSpec, FileIdentity, FileSpec, Opened};
 use backends::sg::process::ScsiSpec;
-use backends::sg::{OpenSg, SgSpec};
+use backends::sg::{OpenSg, SgError, SgSpec};
 use base::buffer::Pool;
 use base::state_machine::MediumId;
 use base::units::ByteLen;
@@ -20,29 +21,49 @@ use target::units::UnitId;
 
 use super::discs::{self, DiscDrive, DiscImage};
 use super::disk::{Disk, DiskInfo};
-use super::handed_over::{HandedOverMedia, LateMedia, MovedExport};
+use super::handed_over::{HandedOverMedia, MovedExport, SessionMedia};
+use super::key_file;
 use super::libraries::{self, OpenLibrary};
-use super::media_key::{self, MediaKeys};
+use super::media_key::{self, MediaKeys, UnitKeys, UnreadImage};
+use super::medium_identity::MediumIdentity;
 use super::memory::{Memory, OpenMemory};
 use super::nbd::{ATTEMPT_MAX, ExportAddress, ExportConnection, NbdExport, NbdExports, OpenExport};
 use super::pass_through::PassThrough;
+use super::sanitize_record::SanitizeRecord;
 use super::state::StateDir;
 use super::tape::Tape;
-use crate::config::{Medium, Unit};
+use crate::config::{Medium, Unit, expect_block_len};
+#[cfg(test)]
+use crate::luks::blank::BlankScan;
 use crate::{disc_image, luks, os_error};
+pub(super) use error::MediaError;
+use error::describe_error;
+
+mod contents;
+mod error;
+pub(super) mod growth;
+pub(super) mod loss;
 
 /// An open medium, which can be moved to the reactor that will serve it.
 #[derive(Debug)]
 pub(super) struct OpenMedium {
     bare: Bare,
     keys: Option<MediaKeys>,
+    /// What is to be read before the medium gets a key, if it is to be encrypted and has none.
+    unread: Option<UnreadImage>,
+    /// Why writes to it are lost, if some are.
+    loss: Option<String>,
+    /// When its file or folder was created, if it has one and the system knows that.
+    created: Option<SystemTime>,
+    /// What a SANITIZE that has not ended is recorded with.
+    record: Option<Arc<SanitizeRecord>>,
 }
 
 /// A medium without encryption on top.
 #[derive(Debug)]
 enum Bare {
-    /// A file or device, and its path.
-    Disk(Opened, PathBuf),
+    /// A file or device, what distinguishes it from others, and its path.
+    Disk((Opened, MediumIdentity), PathBuf),
     /// Memory.
     Ram(OpenMemory),
     /// Memory of this length that comes with the sessions of another process.
@@ -68,14 +89,6 @@ enum Bare {
     Sg(OpenSg),
 }
 
-/// A medium cannot be opened or extended.
-#[derive(Debug, thiserror::Error)]
-#[error("{unit}: {why}")]
-pub struct MediaError {
-    unit: String,
-    why: String,
-}
-
 /// Opens the medium of a unit: creates the file if its size is configured, extends it if it is too short, and
 /// locks it. Changes of the file system are recorded in `provisional`. What another process serves and gives
 /// to this one is taken from `handed_over`.
@@ -86,6 +99,7 @@ pub(super) fn open(
     handed_over: Option<&mut HandedOverMedia>,
 ) -> Result<OpenMedium, MediaError> {
     let is_served = handed_over.is_some();
+    media_key::expect_disk_of_key(unit, state).map_err(|why| MediaError::of_image(unit, why))?;
     let bare = match handed_over {
         None => open_bare(unit, state, provisional, &mut HandedOverFiles::default())?,
         Some(media) => match take_served(unit, media)? {
@@ -93,9 +107,16 @@ pub(super) fn open(
             None => open_bare(unit, state, provisional, &mut media.files)?,
         },
     };
-    let mut medium = OpenMedium { bare, keys: None };
+    let mut medium = OpenMedium { bare, keys: None, unread: None, loss: None, created: None, record: None };
+    medium.check_loss(unit, state)?;
     let keys = media_key::of(unit, medium.identity(), state, is_served);
-    medium.keys = keys.map_err(|why| MediaError { unit: unit.label.clone(), why })?;
+    match keys.map_err(|why| MediaError::of_image(unit, why))? {
+        Some(UnitKeys::Ready(keys)) => medium.keys = Some(keys),
+        Some(UnitKeys::Unread(unread)) => medium.unread = Some(unread),
+        None => {}
+    }
+    medium.expect_a_block(unit)?;
+    medium.look_at_identity(unit);
     Ok(medium)
 }
 
@@ -104,6 +125,11 @@ pub(super) fn open(
 pub(super) struct FileRollback(Vec<Undo>);
 
 impl FileRollback {
+    /// Adds the changes of another one.
+    pub(super) fn extend(&mut self, mut other: Self) {
+        self.0.append(&mut other.0);
+    }
+
     /// Keeps the changes for good.
     pub(super) fn commit(mut self) {
         self.0.clear();
@@ -124,7 +150,7 @@ impl Drop for FileRollback {
 /// Returns how many bytes of a unit's file are before its data: the header of a LUKS2 image. `size` does not
 /// count them.
 fn header_len(unit: &Unit, state: &StateDir) -> u64 {
-    let former = media_key::key_file_path(unit, state).is_none_or(|path| path.exists());
+    let former = key_file::path(unit, state).is_none_or(|path| path.exists());
     match unit.medium.path().filter(|_| unit.encrypt.is_some() && !former) {
         Some(path) => luks::data_offset(path).unwrap_or(DATA_OFFSET),
         None => 0,
@@ -134,7 +160,7 @@ fn header_len(unit: &Unit, state: &StateDir) -> u64 {
 /// Returns the drive of a unit, if the unit is one, with what is in it in the process that serves. The
 /// configuration can name another medium. Exports, devices and memory are awaited.
 fn take_served(unit: &Unit, media: &mut HandedOverMedia) -> Result<Option<Bare>, MediaError> {
-    let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
+    let failed = |error| MediaError::of_open(unit, &error);
     match &unit.medium {
         Medium::Disc { .. } => {
             let disc = media.take_disc(unit.identity.naa);
@@ -148,7 +174,7 @@ fn take_served(unit: &Unit, media: &mut HandedOverMedia) -> Result<Option<Bare>,
                 Some(lock) => OpenLibrary::take(path, lock),
                 None => Err("the lock of the library is missing".to_owned()),
             };
-            let failed = |why| MediaError { unit: unit.label.clone(), why };
+            let failed = |why| MediaError::new(unit, why);
             library.map(|library| Some(Bare::Library(library))).map_err(failed)
         }
         // A server may accept one connection only, or end after it.
@@ -179,16 +205,16 @@ fn open_bare(
         Medium::Disc { path, .. } => return Ok(Bare::Drive(open_disc(unit, path)?)),
         Medium::Tape { path } => {
             let opened = CartridgeFolder::open(path, unit.read_only);
-            let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
+            let failed = |error| MediaError::of_open(unit, &error);
             return opened.map(|folder| Bare::Tape(Some(folder))).map_err(failed);
         }
         Medium::Changer { path } => {
             let opened = OpenLibrary::open(path);
-            return opened.map(Bare::Library).map_err(|why| MediaError { unit: unit.label.clone(), why });
+            return opened.map(Bare::Library).map_err(|why| MediaError::new(unit, why));
         }
         Medium::LibraryDrive { path, number } => {
             let opened = libraries::open_drive(path, *number);
-            return opened.map(Bare::Tape).map_err(|why| MediaError { unit: unit.label.clone(), why });
+            return opened.map(Bare::Tape).map_err(|why| MediaError::new(unit, why));
         }
         Medium::Nbd { uri, .. } => return open_export(unit, ExportAddress::Nbd(uri.clone())),
         Medium::VhostUserBlk { path, .. } => {
@@ -196,12 +222,13 @@ fn open_bare(
         }
         Medium::Sg { path, shared_with_host, .. } => {
             let opened = SgSpec { path: path.clone(), shared_with_host: *shared_with_host }.open();
-            let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
+            let failed = |error| MediaError::of_open(unit, &error);
             return opened.map(Bare::Sg).map_err(failed);
         }
         Medium::VhostUserScsi { path, patience, .. } => {
             let opened = ScsiSpec { path: path.clone(), patience: *patience }.open();
-            let failed = |error| MediaError { unit: unit.label.clone(), why: describe_error(&error) };
+            let failed =
+                |error: SgError| MediaError::of_server(unit, describe_error(&error), error.is_unreachable());
             return opened.map(Bare::Sg).map_err(failed);
         }
         Medium::Ram { size } => return Ok(Bare::Ram(OpenMemory::new(size.0))),
@@ -224,31 +251,36 @@ fn open_bare(
         .open_or_take(handed_over),
     };
     let path = unit.medium.path().cloned().unwrap_or_default();
-    let mut opened =
-        opened.map_err(|error| MediaError { unit: unit.label.clone(), why: describe_error(&error) })?;
+    let mut opened = opened.map_err(|error| MediaError::of_open(unit, &error))?;
     provisional.0.extend(opened.take_undo());
-    Ok(Bare::Disk(opened, path))
+    let direct = matches!(unit.medium, Medium::File { direct: true, .. });
+    let block_len = backends::unopened::block_len(&path, direct).unwrap_or(1);
+    let fits = expect_block_len(&path, block_len, unit.block_size);
+    fits.map_err(|why| MediaError::new(unit, why))?;
+    let identity = MediumIdentity::of_opened(&opened);
+    Ok(Bare::Disk((opened, identity), path))
 }
 
 fn open_export(unit: &Unit, address: ExportAddress) -> Result<Bare, MediaError> {
     let connection = address.open(ATTEMPT_MAX);
-    let export =
-        connection.and_then(|connection| OpenExport::new(unit, address, connection.info, Some(connection)));
-    export.map(Bare::Nbd).map_err(|why| MediaError { unit: unit.label.clone(), why })
+    let connection =
+        connection.map_err(|error| MediaError::of_server(unit, error.why, error.is_unreachable))?;
+    let export = OpenExport::new(unit, address, connection.info, Some(connection));
+    export.map(Bare::Nbd).map_err(|why| MediaError::new(unit, why))
 }
 
 /// Opens the image of a disc; for writing only if it is that of a writable disc. Without a file there is no
 /// disc.
 pub(super) fn open_disc(unit: &Unit, path: &Path) -> Result<Option<DiscImage>, MediaError> {
     discs::open(path, unit.read_only || !disc_image::is_writable(path))
-        .map_err(|error| MediaError { unit: unit.label.clone(), why: describe_error(&error) })
+        .map_err(|error| MediaError::of_open(unit, &error))
 }
 
 /// The action of a reload on the writable disc in a drive, whose image is at the path.
 #[derive(Debug)]
 pub(super) enum SameDisc {
     /// It is served again.
-    OpenedAgain(Option<DiscImage>),
+    OpenedAgain(Option<Box<DiscImage>>),
     /// It stays withheld, for this reason.
     StaysWithheld(String),
 }
@@ -258,7 +290,7 @@ pub(super) enum SameDisc {
 /// # Errors
 /// If the disc is not withheld: hosts can write it, under another path.
 pub(super) fn open_disc_again(unit: &Unit, path: &Path, served: &DiskInfo) -> Result<SameDisc, MediaError> {
-    let fail = |why| MediaError { unit: unit.label.clone(), why };
+    let fail = |why| MediaError::new(unit, why);
     let told = path.display();
     // In this order: no operation begins on a disc that is withheld, so none changes the record after it is
     // read.
@@ -282,66 +314,15 @@ pub(super) fn open_disc_again(unit: &Unit, path: &Path, served: &DiskInfo) -> Re
         )));
     }
     let opened = discs::open_again(path, served);
-    opened.map(SameDisc::OpenedAgain).map_err(|error| fail(describe_error(&error)))
-}
-
-/// Extends the file of a served unit, which has this identity, to its configured size. Allocates the storage
-/// of a fully provisioned file.
-pub(super) fn grow(
-    unit: &Unit,
-    served: FileIdentity,
-    state: &StateDir,
-    provisional: &mut FileRollback,
-) -> Result<(), MediaError> {
-    let Medium::File { path, size: Some(size), .. } = &unit.medium else { return Ok(()) };
-    if unit.read_only {
-        return Ok(());
-    }
-    let size = size.0.saturating_add(header_len(unit, state));
-    let failed = |error: std::io::Error| {
-        let why = format!("cannot extend {}: {}", path.display(), os_error(&error));
-        MediaError { unit: unit.label.clone(), why }
-    };
-    let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
-    // The path was compared before, but it can lead to another file since.
-    if FileIdentity::of_file(&file).map_err(failed)? != served {
-        let why = format!("{} is not the file or device that is served", path.display());
-        return Err(MediaError { unit: unit.label.clone(), why });
-    }
-    if file.metadata().map_err(failed)?.len() >= size {
-        return Ok(());
-    }
-    provisional.0.push(Undo::growth(path, &file).map_err(failed)?);
-    if !unit.thin {
-        backends::open::expect_room(&file, size).map_err(failed)?;
-        let flags = rustix::fs::FallocateFlags::empty();
-        rustix::fs::fallocate(&file, flags, 0, size).map_err(|errno| failed(errno.into()))?;
-    }
-    file.set_len(size).map_err(failed)?;
-    file.sync_all().map_err(failed)
-}
-
-/// Makes all data of the file or device of a unit durable. The file is the one that is served, since its path
-/// can lead to another one.
-pub(super) fn sync(unit: &Unit, path: &Path, file: std::io::Result<File>) -> Result<(), MediaError> {
-    file.and_then(|file| file.sync_all()).map_err(|error| {
-        let why = format!("cannot make {} durable: {}", path.display(), os_error(&error));
-        MediaError { unit: unit.label.clone(), why }
-    })
+    opened
+        .map(|image| SameDisc::OpenedAgain(image.map(Box::new)))
+        .map_err(|error| fail(describe_error(&error)))
 }
 
 /// Returns whether the unit is a tape drive that hosts can write, which holds what they wrote until it is
 /// removed.
 pub(super) const fn holds_hosts_writes(unit: &Unit) -> bool {
     matches!(unit.medium, Medium::Tape { .. } | Medium::LibraryDrive { .. }) && !unit.read_only
-}
-
-/// Formats an error with its cause.
-fn describe_error(error: &(dyn Error + 'static)) -> String {
-    match error.source().and_then(|source| source.downcast_ref::<std::io::Error>()) {
-        Some(source) => format!("{error}: {}", os_error(source)),
-        None => error.to_string(),
-    }
 }
 
 /// A medium on its reactor.
@@ -374,7 +355,7 @@ impl OpenMedium {
     /// Returns the identity of the file or device, if the medium is one.
     pub(super) fn identity(&self) -> Option<FileIdentity> {
         match &self.bare {
-            Bare::Disk(opened, _) => Some(opened.identity()),
+            Bare::Disk((opened, _), _) => Some(opened.identity()),
             Bare::Sg(device) => device.identity(),
             Bare::Tape(folder) => folder.as_ref().map(CartridgeFolder::identity),
             Bare::Ram(_)
@@ -389,13 +370,80 @@ impl OpenMedium {
         }
     }
 
+    /// Returns what is to be read before the medium can be served, if anything is. This can take hours.
+    pub(super) const fn unread(&self) -> Option<&UnreadImage> {
+        self.unread.as_ref()
+    }
+
+    /// Reads the medium if it is to be read, and makes a LUKS2 image of it. `goes_on` is called with the
+    /// percentage that was read. Returns `false` if `goes_on` did.
+    ///
+    /// # Errors
+    /// A fragment that describes the mistake.
+    pub(super) fn prepare(&mut self, goes_on: impl FnMut(u64) -> bool) -> Result<bool, String> {
+        if let Some(unread) = self.unread.take() {
+            self.keys = unread.prepare(goes_on)?;
+            return Ok(self.keys.is_some());
+        }
+        Ok(true)
+    }
+
+    /// Replaces what is read of an unread medium.
+    #[cfg(test)]
+    pub(super) fn reads(&mut self, scan: BlankScan) {
+        self.unread = self.unread.take().map(|unread| unread.with_scan(scan));
+    }
+
+    /// Returns why writes to it are lost, if some are.
+    pub(super) fn loss(&self) -> Option<&str> {
+        self.loss.as_deref()
+    }
+
+    fn check_loss(&mut self, unit: &Unit, state: &StateDir) -> Result<(), MediaError> {
+        let opened = match &mut self.bare {
+            Bare::Disk((opened, identity), path) => Some(((opened, path.clone()), identity.clone())),
+            Bare::Drive(Some(image)) => {
+                let (opened, path) = image.opened();
+                let identity = MediumIdentity::of_opened(opened);
+                Some(((opened, path), identity))
+            }
+            _ => None,
+        };
+        if let Some(((opened, path), identity)) = opened {
+            self.loss = loss::check(unit, (opened, &path), identity, state)?;
+        }
+        let address = match &self.bare {
+            Bare::Nbd(export) => Some(export.address()),
+            Bare::AwaitedNbd(address) => Some(address),
+            _ => None,
+        };
+        if let Some(address) = address {
+            self.loss = loss::check_export(unit, address, state)?;
+        }
+        Ok(())
+    }
+
     /// Takes what could change until the other process had given up its sessions: the cartridge in a drive,
     /// the file of a library, the connection to an NBD server, a device of this host, what a device of
-    /// another process is, and memory.
-    pub(super) fn receive(&mut self, unit: &Unit, late: &mut LateMedia) -> Result<(), MediaError> {
-        let failed = |why| MediaError { unit: unit.label.clone(), why };
+    /// another process is, memory, and what it has lost.
+    pub(super) fn receive(
+        &mut self,
+        unit: &Unit,
+        state: &StateDir,
+        late: &mut SessionMedia,
+    ) -> Result<(), MediaError> {
+        // The operator can have accepted a loss since the medium was opened.
+        self.check_loss(unit, state)?;
+        let failed = |why| MediaError::new(unit, why);
         // A cryptographic erase may have replaced a key since it was read.
         self.keys.as_ref().map_or(Ok(()), MediaKeys::check_current).map_err(failed)?;
+        self.receive_bare(unit, late)?;
+        self.look_at_identity(unit);
+        Ok(())
+    }
+
+    fn receive_bare(&mut self, unit: &Unit, late: &mut SessionMedia) -> Result<(), MediaError> {
+        let failed = |why| MediaError::new(unit, why);
         match &mut self.bare {
             Bare::Tape(place) => {
                 if let Some(moved) = late.cartridges.remove(&unit.identity.naa.to_string()) {
@@ -532,39 +580,27 @@ impl ReactorMedium {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::config::{Config, Environment, Flags};
-    use crate::scratch::Scratch;
 
     /// Returns the unit of a LUN with these keys. Paths begin in the directory.
-    fn unit(directory: &Path, keys: &str) -> Unit {
+    pub(in crate::serve) fn unit(directory: &Path, keys: &str) -> Unit {
+        units(directory, keys).remove(0)
+    }
+
+    /// Returns the units of a LUN: the drives of a library follow it.
+    pub(in crate::serve) fn units(directory: &Path, keys: &str) -> Vec<Unit> {
+        config(directory, keys).units
+    }
+
+    /// Returns the configuration of a target with a LUN with these keys.
+    pub(in crate::serve) fn config(directory: &Path, keys: &str) -> Config {
         let file = directory.join("targe.toml");
         let text = format!("[[target]]\nname = \"iqn.2001-04.com.example:a\"\nlun = [{{ {keys} }}]\n");
         let environment = Environment::for_tests(directory);
         let flags = Flags { config: Some(file.clone()), ..Flags::default() };
         let loaded = Config::load_text_without_media(&flags, &environment, &file, &text, None);
-        loaded.map_err(|report| report.to_string()).unwrap().config.units.remove(0)
-    }
-
-    #[test]
-    fn a_file_that_has_taken_the_place_of_the_served_one_is_not_extended() {
-        let scratch = Scratch::new();
-        let (path, state) = (scratch.path().join("disk.img"), StateDir::open(scratch.path()).unwrap());
-        let unit = unit(scratch.path(), "type = \"file\", path = \"disk.img\", size = \"2M\"");
-        std::fs::write(&path, [0; 4096]).unwrap();
-        let (served, _) = FileIdentity::of_path(&path).unwrap();
-        std::fs::rename(&path, scratch.path().join("renamed.img")).unwrap();
-        std::fs::write(&path, [0; 4096]).unwrap();
-        let grow = |served| {
-            let mut provisional = FileRollback::default();
-            let grown = grow(&unit, served, &state, &mut provisional);
-            provisional.commit();
-            grown.map(|()| path.metadata().unwrap().len())
-        };
-        let why = grow(served).unwrap_err().to_string();
-        assert!(why.ends_with("disk.img is not the file or device that is served"), "{why}");
-        assert_eq!(path.metadata().unwrap().len(), 4096);
-        assert_eq!(grow(FileIdentity::of_path(&path).unwrap().0).unwrap(), 2 << 20);
+        loaded.map_err(|report| report.to_string()).unwrap().config
     }
 }

@@ -11,22 +11,26 @@
 //! is made durable. Before the rename the old key is kept and after it the new one, even if the daemon
 //! crashes in between.
 
+use crate::mailbox::{Receiver, TryRecvError, channel};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 use backends::open::FileIdentity;
 use base::buffer::Pool;
 use store::Store;
 use store::encrypt::{DataUnit, Encrypted, KeyStore, MediaKey, Replaced, Volume};
 
+use super::key_file;
+use super::served_size::header;
 use super::state::StateDir;
+use super::write_trace::WriteTrace;
 use crate::config::{Medium, Unit, secret};
+use crate::luks::blank::{BlankScan, Blankness};
 use crate::luks::convert::journal_path;
-use crate::luks::former::{FILE_LEN, Wrap, beside, read_key_file};
-use crate::luks::{ImageFile, OTHER_FILE, fresh_key, is_blank, is_image};
+use crate::luks::former::{FILE_LEN, Wrap, read_key_file};
+use crate::luks::{ImageCause, ImageError, ImageFile, OTHER_FILE, fresh_key, is_image, wanted_block_length};
 use crate::os_error;
 
 /// The key of a unit, and what stores it.
@@ -36,6 +40,98 @@ pub(super) enum MediaKeys {
     Luks { volume: Volume, image: ImageFile, version: u64 },
     /// The key of memory, which loses its data and its key together, or of a disk of the former format.
     Bare { key: MediaKey, unit: DataUnit, kept: Option<Kept> },
+}
+
+/// What is known of the key of a unit.
+#[derive(Debug)]
+pub(super) enum UnitKeys {
+    Ready(MediaKeys),
+    /// The medium has no header. It gets one if it is blank, and all of it must be read to know that.
+    Unread(UnreadImage),
+}
+
+/// How much of a medium without a header the thread that opens media reads. A larger one is read by a thread
+/// of its own.
+const READ_WHILE_OPENING: u64 = 16 << 20;
+
+/// How much of it that thread reads before it looks whether it is to go on.
+const READ_STEP: u64 = 1 << 20;
+
+/// A medium that becomes a LUKS2 image if it is blank.
+#[derive(Debug)]
+pub(super) struct UnreadImage {
+    image: ImageFile,
+    disk: PathBuf,
+    sector_len: DataUnit,
+    scan: BlankScan,
+    /// What the system knew of writes to the medium before it was read.
+    written: Option<WriteTrace>,
+    /// The file with the secret.
+    secret: PathBuf,
+    /// The name of the unit.
+    label: String,
+}
+
+impl UnreadImage {
+    /// Returns its path.
+    pub(super) fn path(&self) -> &Path {
+        &self.disk
+    }
+
+    /// Returns its length in bytes.
+    pub(super) const fn len(&self) -> u64 {
+        self.scan.len()
+    }
+
+    /// Reads the medium, and makes a LUKS2 image of it. `goes_on` is called after each piece with the
+    /// percentage that was read. Returns `None` if it returns `false`.
+    ///
+    /// # Errors
+    /// A fragment that describes the mistake.
+    pub(super) fn prepare(
+        mut self,
+        mut goes_on: impl FnMut(u64) -> bool,
+    ) -> Result<Option<MediaKeys>, String> {
+        loop {
+            match self.read(READ_STEP)? {
+                Blankness::Unknown if goes_on(self.scan.percent()) => {}
+                Blankness::Unknown => return Ok(None),
+                Blankness::Data => return Err(holds_data(&self.disk).why),
+                Blankness::Blank if goes_on(100) => return self.format().map(Some),
+                Blankness::Blank => return Ok(None),
+            }
+        }
+    }
+
+    fn read(&mut self, bytes: u64) -> Result<Blankness, ImageError> {
+        self.scan.read(bytes).map_err(|error| unreadable(&error))
+    }
+
+    /// Makes a LUKS2 image of the medium, which holds only zeros. Reading it can have taken hours: what
+    /// another program has written meanwhile is not overwritten, and the secret is the present one.
+    fn format(self) -> Result<MediaKeys, String> {
+        let Self { image, disk, sector_len, written, secret, label, .. } = self;
+        let name = disk.display();
+        if !image.has_secret(&secret::key_file(&secret)?) {
+            return Err(format!("the secret in {} has changed while {name} was read", secret.display()));
+        }
+        if WriteTrace::of(&disk) != written {
+            return Err(format!("{name} was written to while it was read to find out whether it is blank"));
+        }
+        if image.scan_header()?.read(u64::MAX).map_err(|error| unreadable(&error))? != Blankness::Blank {
+            return Err(holds_data(&disk).why);
+        }
+        image.format(sector_len)?;
+        crate::info!("{label}: {name} is blank, and has become a LUKS2 image");
+        // Before the key: a header that changes in between has another version than this.
+        let version = image.version()?;
+        usable(image.volume(false)?, version, image, &disk)
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_scan(self, scan: BlankScan) -> Self {
+        Self { scan, ..self }
+    }
 }
 
 /// The file that stores a key of the former format.
@@ -71,6 +167,17 @@ impl MediaKeys {
         match self {
             Self::Luks { volume, .. } => volume.sector_len,
             Self::Bare { unit, .. } => *unit,
+        }
+    }
+
+    /// Returns how many bytes of a medium of this length are data.
+    pub(super) fn data_len(&self, len: u64) -> u64 {
+        match self {
+            Self::Luks { volume, .. } => {
+                let rest = len.saturating_sub(volume.offset);
+                volume.len.map_or(rest, |data| data.min(rest))
+            }
+            Self::Bare { .. } => len,
         }
     }
 
@@ -112,8 +219,8 @@ impl MediaKeys {
 }
 
 /// Returns the key of a unit whose medium is open, and is this file or device, if the medium is encrypted. A
-/// blank medium becomes a LUKS2 image with a new key. If another process serves the medium (`is_served`),
-/// nothing is written to it.
+/// blank medium becomes a LUKS2 image with a new key, later if it is long. If another process serves the
+/// medium (`is_served`), nothing is written to it.
 ///
 /// # Errors
 /// A fragment that describes the mistake.
@@ -122,40 +229,23 @@ pub(super) fn of(
     identity: Option<FileIdentity>,
     state: &StateDir,
     is_served: bool,
-) -> Result<Option<MediaKeys>, String> {
-    let former = key_file_path(unit, state);
-    let Some(secret) = &unit.encrypt else {
-        // Reading from the node of a SCSI device means something else.
-        let is_device = matches!(unit.medium, Medium::Sg { .. });
-        if let Some(path) = unit.medium.path().filter(|path| !is_device && is_image(path)) {
-            crate::warning!(
-                "{}: {} is a LUKS2 image and is served as it is, header included, because it has no \"encrypt\"",
-                unit.label,
-                path.display()
-            );
-        }
-        let Some(path) = former else { return Ok(None) };
-        let name = path.display();
-        return match path.try_exists() {
-            Ok(false) => Ok(None),
-            Ok(true) => {
-                Err(format!("it is encrypted, as {name} shows; name the file with its secret (encrypt = …)"))
-            }
-            Err(error) => {
-                Err(format!("cannot determine whether it is encrypted: {name}: {}", os_error(&error)))
-            }
-        };
+) -> Result<Option<UnitKeys>, ImageError> {
+    let former = key_file::path(unit, state);
+    let Some(secret_file) = &unit.encrypt else {
+        expect_plain(unit, former.as_deref(), state).map_err(other_disk)?;
+        return Ok(None);
     };
-    let secret = secret::key_file(secret)?;
+    let secret = secret::key_file(secret_file)?;
     let sector_len = if unit.block_size.bytes() < 4096 { DataUnit::B512 } else { DataUnit::B4096 };
     let (Some(former), Some(disk)) = (former, unit.medium.path()) else {
         let key = fresh_key();
         let key = key.map_err(|error| format!("cannot get random bytes for a key: {}", os_error(&error)))?;
-        return Ok(Some(MediaKeys::Bare { key, unit: sector_len, kept: None }));
+        return Ok(Some(UnitKeys::Ready(MediaKeys::Bare { key, unit: sector_len, kept: None })));
     };
     let keys = match read_key_file(&former)? {
         Some(bytes) => {
             expect_no_conversion(disk)?;
+            expect_no_header(disk, &former).map_err(other_disk)?;
             let wrap = Wrap::new(&secret);
             let opened = wrap.open(&bytes);
             let (key, unit) = opened.map_err(|why| format!("{}: {why}", former.display()))?;
@@ -166,44 +256,134 @@ pub(super) fn of(
         }
         None => {
             let image = ImageFile::new(disk, secret).served_as(identity);
-            image_keys(image, disk, unit.read_only || is_served, sector_len)?
+            let read_only = unit.read_only || is_served;
+            match image_keys((image, secret_file), disk, (unit, state), read_only, sector_len)? {
+                UnitKeys::Ready(keys) => keys,
+                unread @ UnitKeys::Unread(_) => return Ok(Some(unread)),
+            }
         }
     };
     if keys.unit().bytes() > unit.block_size.bytes() {
-        return Err(format!(
-            "it was encrypted in sectors of {} bytes, which \"bs\" must be",
-            keys.unit().bytes()
-        ));
+        return Err(wanted_block_length(keys.unit()).into());
     }
-    Ok(Some(keys))
+    Ok(Some(UnitKeys::Ready(keys)))
 }
 
-/// Opens a LUKS2 image. A blank disk becomes one.
+/// Opens a LUKS2 image. A blank disk becomes one, also where that was interrupted, unless it takes long to
+/// find out that it is blank.
 fn image_keys(
-    image: ImageFile,
+    (image, secret_file): (ImageFile, &Path),
     disk: &Path,
+    (unit, state): (&Unit, &StateDir),
     read_only: bool,
     sector_len: DataUnit,
-) -> Result<MediaKeys, String> {
+) -> Result<UnitKeys, ImageError> {
     // Before the key: a header that changes in between has another version than this.
-    let mut version = image.version()?;
-    let mut volume = image.volume(read_only)?;
-    if volume.is_none() {
-        let name = disk.display();
-        let blank = is_blank(disk).map_err(|error| format!("cannot look for data: {}", os_error(&error)))?;
-        if !blank {
+    let version = image.version()?;
+    if let Some(volume) = image.volume(read_only)? {
+        return Ok(UnitKeys::Ready(usable(Some(volume), version, image, disk)?));
+    }
+    header::check_new(unit, state).map_err(other_disk)?;
+    let (written, secret, label) = (WriteTrace::of(disk), secret_file.to_owned(), unit.label.clone());
+    let scan = image.scan()?;
+    let mut unread = UnreadImage { image, disk: disk.to_owned(), sector_len, scan, written, secret, label };
+    let name = disk.display();
+    match unread.read(READ_WHILE_OPENING)? {
+        Blankness::Data => Err(holds_data(disk)),
+        Blankness::Blank if read_only => {
+            Err(format!("{name} is blank, and \"ro\" does not allow making a LUKS2 image of it").into())
+        }
+        Blankness::Unknown if read_only => {
+            let why = "\"ro\" does not allow making a LUKS2 image of it";
+            Err(format!("{name} has no LUKS2 header, and {why}").into())
+        }
+        Blankness::Blank => Ok(UnitKeys::Ready(unread.format()?)),
+        Blankness::Unknown => Ok(UnitKeys::Unread(unread)),
+    }
+}
+
+fn unreadable(error: &io::Error) -> ImageError {
+    let why = format!("cannot look for data: {}", os_error(error));
+    ImageError { why, cause: ImageCause::of(error) }
+}
+
+fn holds_data(disk: &Path) -> ImageError {
+    let why = format!(
+        "{} holds data, but no LUKS2 header and no key beside it: if the data is encrypted, restore what is \
+         missing; if it is not, it cannot be encrypted in place",
+        disk.display()
+    );
+    other_disk(why)
+}
+
+/// Returns the error of a medium that is not what the configuration says; everything else is served.
+fn other_disk(why: String) -> ImageError {
+    ImageError { why, cause: ImageCause::Fault }
+}
+
+/// Refuses a disk that was encrypted and is to be served as it is: hosts would take what is encrypted for
+/// their data, and overwrite it. `former` is where the key of a disk of the former format is.
+fn expect_plain(unit: &Unit, former: Option<&Path>, state: &StateDir) -> Result<(), String> {
+    let cannot = "cannot determine whether it is encrypted";
+    match former.map(|path| (path.display(), path.try_exists())) {
+        None | Some((_, Ok(false))) => {}
+        Some((name, Ok(true))) => {
             return Err(format!(
-                "{name} holds data, but no LUKS2 header and no key beside it: if the data is encrypted, restore what \
-                 is missing; if it is not, it cannot be encrypted in place"
+                "it is encrypted, as {name} shows; name the file with its secret (encrypt = …), or remove {name} if that \
+                 disk is gone and this is another one"
             ));
         }
-        if read_only {
-            return Err(format!("{name} is blank, and \"ro\" does not allow making a LUKS2 image of it"));
-        }
-        image.format(sector_len)?;
-        version = image.version()?;
-        volume = image.volume(read_only)?;
+        Some((name, Err(error))) => return Err(format!("{cannot}: {name}: {}", os_error(&error))),
     }
+    header::check_plain(unit, state)?;
+    // Reading from the node of a SCSI device means something else.
+    let is_device = matches!(unit.medium, Medium::Sg { .. });
+    if let Some(path) = unit.medium.path().filter(|path| !is_device && is_image(path)) {
+        crate::warning!(
+            "{}: {} is a LUKS2 image and is served as it is, header included, because it has no \"encrypt\"",
+            unit.label,
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+/// Refuses a disk with a LUKS2 header next to a key of the former format: with that key, the header and all
+/// data would be garbage.
+fn expect_no_header(disk: &Path, former: &Path) -> Result<(), String> {
+    if !is_image(disk) {
+        return Ok(());
+    }
+    let (name, former) = (disk.display(), former.display());
+    Err(format!(
+        "{name} has a LUKS2 header, and {former} is the key of a disk without one: remove {former} if that disk is gone, \
+         or restore that disk"
+    ))
+}
+
+/// Refuses to create the file of a unit next to the key of a disk of the former format that is missing.
+///
+/// # Errors
+/// A fragment that says what to do.
+pub(super) fn expect_disk_of_key(unit: &Unit, state: &StateDir) -> Result<(), ImageError> {
+    let Medium::File { path, size: Some(_), .. } = &unit.medium else { return Ok(()) };
+    match key_file::path(unit, state).filter(|key| key.exists() && !path.exists()) {
+        None => Ok(()),
+        Some(key) => Err(other_disk(format!(
+            "{} is missing, and its key {} is there: restore the disk, or remove the key to begin with an empty one",
+            path.display(),
+            key.display()
+        ))),
+    }
+}
+
+/// Returns the keys of an image whose volume is open.
+fn usable(
+    volume: Option<Volume>,
+    version: Option<u64>,
+    image: ImageFile,
+    disk: &Path,
+) -> Result<MediaKeys, String> {
     match volume.zip(version) {
         Some((volume, version)) if volume.is_aligned(4096) => Ok(MediaKeys::Luks { volume, image, version }),
         _ => Err(format!("{}: the LUKS2 image does not align its data to 4096 bytes", disk.display())),
@@ -221,24 +401,6 @@ fn expect_no_conversion(disk: &Path) -> Result<(), String> {
             disk.display()
         )),
         Err(error) => Err(format!("cannot access {}: {}", journal.display(), os_error(&error))),
-    }
-}
-
-/// Returns the path of a unit's key file, which exists if the unit is encrypted; `None` for memory.
-pub(super) fn key_file_path(unit: &Unit, state: &StateDir) -> Option<PathBuf> {
-    match &unit.medium {
-        Medium::File { path, .. } => Some(beside(path)),
-        Medium::Block { .. } => Some(state.media_key(unit.identity.naa)),
-        Medium::Ram { .. }
-        | Medium::Null { .. }
-        | Medium::Disc { .. }
-        | Medium::Tape { .. }
-        | Medium::Nbd { .. }
-        | Medium::VhostUserBlk { .. }
-        | Medium::VhostUserScsi { .. }
-        | Medium::Sg { .. }
-        | Medium::Changer { .. }
-        | Medium::LibraryDrive { .. } => None,
     }
 }
 

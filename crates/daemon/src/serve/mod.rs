@@ -7,21 +7,31 @@ mod bindings;
 mod cartridge_losses;
 mod change_lock;
 mod changes;
+mod client_certificates;
 mod core_dumps;
 mod daemon;
 mod daemon_event;
+mod device_identity;
 mod discs;
 mod disk;
 mod disk_ids;
+mod file_systems;
+mod guess_guard;
 mod handed_over;
+#[cfg(test)]
+mod hostile_names;
 mod http_api;
+mod key_file;
+mod late_media;
 mod libraries;
 mod library_change;
 mod login_peek;
+mod lost_writes;
 mod lun_maintenance;
 mod media;
 mod media_key;
 mod media_watch;
+mod medium_identity;
 mod memory;
 mod metrics;
 mod name_servers;
@@ -43,6 +53,7 @@ mod session_drop;
 mod shard_log;
 mod signals;
 pub mod state;
+mod state_identity;
 mod state_writer;
 mod tape;
 mod target_ports;
@@ -50,17 +61,18 @@ mod tls_handshakes;
 mod tls_portals;
 mod trace;
 mod upgrade;
+mod write_trace;
 
+use crate::mailbox::channel;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
-use std::sync::mpsc::channel;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::admin::server::AdminSocketError;
-use crate::config::{Config, ConfigReport, Environment, Flags};
+use crate::config::{Config, ConfigReport, Environment, Flags, InvalidConfig, Loaded};
 
 /// Why the daemon does not start, or why it ended out of order.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +104,10 @@ pub enum ServeError {
     /// A medium cannot be opened.
     #[error(transparent)]
     Medium(#[from] media::MediaError),
+    /// The medium of a unit is not the one that was served before, or may be another one: its operator must
+    /// decide.
+    #[error("{0}")]
+    NotServed(String),
     /// Targets that share a unit run on different reactors.
     #[error(transparent)]
     Placement(#[from] placement::PlacementConflict),
@@ -105,6 +121,18 @@ pub enum ServeError {
     /// directory.
     #[error("{0}")]
     NotTakenOver(Box<ServeError>),
+}
+
+impl ServeError {
+    /// Returns whether a single medium fails or is not what it should be, so that everything else can be
+    /// served.
+    fn is_of_medium(&self) -> bool {
+        match self {
+            Self::Medium(why) => why.is_fault(),
+            Self::NotServed(_) => true,
+            _ => false,
+        }
+    }
 }
 
 /// Formats an error with the system's message.
@@ -153,6 +181,8 @@ pub fn serve(
     environment: Environment,
     started: impl FnOnce(&Started),
 ) -> Result<Ended, ServeError> {
+    // Without this thread each thread writes its lines itself, and waits for the reader of the log.
+    let _last_lines = crate::log::writer::start().map_err(ServeError::Thread)?;
     let program = program::path().map_err(ServeError::Thread)?;
     let mut succession =
         upgrade::Succession::from_process().map_err(|error| ServeError::NotTakenOver(Box::new(error)))?;
@@ -179,7 +209,11 @@ fn start(
     if flags.is_default_disk() {
         create_state_dir(&flags, &environment)?;
     }
-    let loaded = Config::load(&flags, &environment).map_err(ServeError::Config)?;
+    let may_wait = flags.waits_for_media() && succession.is_none();
+    let mut loaded = load(&flags, &environment, may_wait)?;
+    if state_identity::ensure(&loaded.config.state_dir, &environment.host)? {
+        loaded = load(&flags, &environment, may_wait)?;
+    }
     crate::log::set_level(loaded.config.log);
     crate::log::set_format(loaded.config.log_format);
     for line in loaded.report.warning_lines() {
@@ -188,6 +222,18 @@ fn start(
     raise_file_limit(&loaded.config);
     let called = daemon::Called { flags, environment, program };
     daemon::Daemon::start(called, loaded, (sender, receiver), succession)
+}
+
+/// Reads the configuration. That media are not there is a warning if LUNs may wait for them.
+fn load(flags: &Flags, environment: &Environment, may_wait: bool) -> Result<Loaded, ServeError> {
+    Config::read(flags, environment).or_else(|unusable| match *unusable {
+        InvalidConfig { report, config: Some(config), revision }
+            if may_wait && report.has_only_absent_media() =>
+        {
+            Ok(Loaded { config, report: report.with_media_warnings(), revision })
+        }
+        InvalidConfig { report, .. } => Err(ServeError::Config(report)),
+    })
 }
 
 /// The number of descriptors allowed for everything besides connections, portals and media: rings, queues,
@@ -221,8 +267,8 @@ fn files_wanted(config: &Config) -> u64 {
     connections
         // A connection inside TLS has two more, those of its relay.
         + 2 * connections.min(wide(tls_portals * tls::CONNECTIONS_MAX))
-        // The image of a writable disc has two.
-        + wide(config.portals.len() + 2 * config.units.len())
+        // A file or device that is written has two, the image of a writable disc three.
+        + wide(config.portals.len() + 3 * config.units.len())
         + wide(config.hyperscsi.as_ref().map_or(0, |frames| frames.interfaces.len() + 1)) * reactors
         + OTHER_FILES
 }

@@ -1,13 +1,14 @@
 //! Registers the targets with name servers (iSNS, RFC 4171). Each server has a thread of its own, since a
 //! server that hangs must delay nothing else; crate `isns` says what to tell it.
 
+mod event_connections;
 mod server_thread;
 mod wanted;
 
+use crate::mailbox::{Sender, channel};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};

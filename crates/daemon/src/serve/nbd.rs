@@ -8,6 +8,7 @@
 mod address;
 mod handover;
 mod log;
+mod loss;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -28,6 +29,7 @@ use target::units::UnitId;
 
 use crate::config::{Medium, Unit};
 pub(super) use address::{ExportAddress, ExportConnection, NbdLinks};
+use loss::ExportLoss;
 
 /// How long an attempt to connect and to negotiate may take.
 pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(10);
@@ -43,6 +45,11 @@ pub(super) struct OpenExport {
 }
 
 impl OpenExport {
+    /// Returns where it is.
+    pub(super) const fn address(&self) -> &ExportAddress {
+        &self.address
+    }
+
     /// Checks that a unit can be made of an export.
     ///
     /// # Errors
@@ -140,12 +147,23 @@ impl NbdExports {
             last_failure: None,
             told: None,
             untold: 0,
+            loss: ExportLoss::default(),
         })));
         self.exports.insert(number, export.clone());
         self.numbers.insert(unit, number);
         match connection {
-            Some(connection) => (self.links.adopt)(number, connection),
-            None => export.change(Client::connect),
+            Some(connection) => {
+                export.change(match connection.is_taken_over {
+                    true => Client::trust_earlier_client,
+                    false => Client::flush_earlier_changes,
+                });
+                (self.links.adopt)(number, connection);
+            }
+            // The other process, which served the device, has flushed.
+            None => export.change(|client| {
+                client.trust_earlier_client();
+                client.connect();
+            }),
         }
         export
     }
@@ -243,10 +261,8 @@ impl NbdExports {
             if inner.is_device() {
                 (self.links.unwatch)(inner.number);
             }
-            let (label, uri) = (&inner.label, &inner.address);
-            if inner.client.has_lost_changes() {
-                crate::error!("{label}: what hosts wrote last may be missing on {uri}");
-            }
+            drop(inner);
+            self.leave_behind(export);
         }
     }
 
@@ -296,6 +312,15 @@ impl NbdExports {
     }
 }
 
+impl Drop for NbdExports {
+    /// Records what the servers did not flush before the reactor ended.
+    fn drop(&mut self) {
+        for export in std::mem::take(&mut self.exports).into_values() {
+            self.leave_behind(&export);
+        }
+    }
+}
+
 /// What is due for an export.
 #[derive(Debug)]
 pub(super) enum Due {
@@ -335,6 +360,7 @@ struct Inner {
     last_failure: Option<String>,
     told: Option<std::time::Instant>,
     untold: u64,
+    loss: ExportLoss,
 }
 
 /// What the owner of an export must tell the unit.
@@ -344,6 +370,8 @@ pub(super) enum ExportEvent {
     Resized,
     /// The export is withheld until a reload accepts it.
     Withheld,
+    /// Acknowledged writes are lost.
+    LostChanges,
 }
 
 impl NbdExport {
@@ -360,7 +388,7 @@ impl NbdExport {
     /// Returns why operations fail or wait now, if they do.
     pub(super) fn not_ready(&self) -> Option<String> {
         let inner = self.0.borrow();
-        let away = || (!inner.client.is_up()).then(|| format!("{} does not answer", inner.address));
+        let away = || inner.client.is_away().then(|| format!("{} does not answer", inner.address));
         inner.withheld.clone().or_else(away)
     }
 
@@ -509,6 +537,14 @@ impl Store for NbdExport {
         self.0.borrow().client.capabilities()
     }
 
+    fn is_away(&self) -> bool {
+        self.0.borrow().client.is_away()
+    }
+
+    fn keeps_changes(&self) -> bool {
+        self.0.borrow().client.keeps_changes()
+    }
+
     fn submit(&mut self, op: Op) {
         let mut inner = self.0.borrow_mut();
         if inner.withheld.is_some() {
@@ -543,7 +579,7 @@ mod tests {
 
     use super::*;
 
-    fn open() -> OpenExport {
+    pub(super) fn open() -> OpenExport {
         let info = ExportInfo {
             len: 1 << 20,
             flags: transmission::HAS_FLAGS | transmission::SEND_FLUSH,
@@ -561,11 +597,12 @@ mod tests {
         OpenExport { info, connection, address, config }
     }
 
-    fn exports() -> NbdExports {
+    pub(super) fn exports() -> NbdExports {
         NbdExports::new(NbdLinks {
             connect: Box::new(|_, _| {}),
             adopt: Box::new(|_, _| {}),
             unwatch: Box::new(|_| {}),
+            lost: Box::new(|_| {}),
         })
     }
 
@@ -581,20 +618,29 @@ mod tests {
         Request::parse(&bytes).map(Result::unwrap)
     }
 
-    #[test]
-    fn a_flush_that_fails_without_a_request_is_told_to_the_unit() {
-        let (mut exports, pool) = (exports(), Pool::new(1 << 20));
+    /// Adds an export of an NBD server, which has acknowledged one write and has not flushed it.
+    pub(super) fn add_unflushed(exports: &mut NbdExports, pool: &Pool) -> NbdExport {
         let address = ExportAddress::Nbd(::nbd::uri::NbdUri::parse("nbd://localhost/").unwrap());
-        let mut export = exports.add(OpenExport { address, ..open() }, UnitId(3), "disk", &pool);
+        let mut export = exports.add(OpenExport { address, ..open() }, UnitId(3), "disk", pool);
         export.negotiated(open().info, None);
         let number = export.0.borrow().number;
         exports.connected(Instant::ORIGIN, ConnId(7), PortalId(number));
+        let request = sent(exports, &export, pool).unwrap();
+        assert_eq!(request.command, Cmd::FLUSH, "an earlier process may have left changes");
+        export.received(Instant::ORIGIN, Head::simple(request.cookie, None).bytes());
         let data = Bytes::copied_from(&[1; 512]).into();
         let write = OpAction::Write { at: 0, data, durability: Durability::Cached };
         export.submit(Op { id: OpId(1), action: write });
-        let request = sent(&mut exports, &export, &pool).unwrap();
+        let request = sent(exports, &export, pool).unwrap();
         export.received(Instant::ORIGIN, Head::simple(request.cookie, None).bytes());
         assert!(export.poll().is_some());
+        export
+    }
+
+    #[test]
+    fn a_flush_that_fails_without_a_request_is_told_to_the_unit() {
+        let (mut exports, pool) = (exports(), Pool::new(1 << 20));
+        let mut export = add_unflushed(&mut exports, &pool);
         export.change(|client| client.set_write_cache(false));
         let request = sent(&mut exports, &export, &pool).unwrap();
         assert_eq!(request.command, Cmd::FLUSH);
@@ -614,7 +660,12 @@ mod tests {
         let (attempts, pool) = (Rc::new(Cell::new(0)), Pool::new(1 << 20));
         let counted = Rc::clone(&attempts);
         let connect = Box::new(move |_, _| counted.set(counted.get() + 1));
-        let links = NbdLinks { connect, adopt: Box::new(|_, _| panic!()), unwatch: Box::new(|_| {}) };
+        let links = NbdLinks {
+            connect,
+            adopt: Box::new(|_, _| panic!()),
+            unwatch: Box::new(|_| {}),
+            lost: Box::new(|_| {}),
+        };
         let mut exports = NbdExports::new(links);
         let export = exports.add(OpenExport { connection: None, ..open() }, UnitId(3), "disk", &pool);
         assert_eq!(attempts.get(), 0, "the other process uses it");
@@ -622,8 +673,10 @@ mod tests {
         assert_eq!(attempts.get(), 1);
         assert!(exports.busy().unwrap().contains("is being connected to") && exports.away().is_none());
         assert_eq!(exports.moving().collect::<Vec<_>>(), [(UnitId(3), open().info, None)]);
+        assert!(!export.is_away() && export.not_ready().is_none(), "nothing is known of it yet");
         export.connect_failed(Instant::ORIGIN, "nobody is there".to_owned());
         assert!(exports.busy().is_none() && exports.away().unwrap().contains("does not answer"));
+        assert!(export.is_away() && export.not_ready().unwrap().contains("does not answer"));
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! Handles panics of threads: a panic is counted and logged, and stops the daemon in order, because no other
 //! thread takes over the work of the thread that panicked.
 
+use crate::mailbox::Sender;
 use std::panic::PanicHookInfo;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
 
 use super::daemon_event::DaemonEvent;
 
@@ -42,7 +42,7 @@ fn panicked(info: &PanicHookInfo<'_>, occasions: &Mutex<Sender<DaemonEvent>>) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
+    use crate::mailbox::channel;
     use std::time::Duration;
 
     use super::*;

@@ -2,6 +2,7 @@
 //! it. It counts and logs failures.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -35,6 +36,8 @@ struct Inner {
     says_away: bool,
     /// Whether the device was removed, and the log says so.
     is_gone: bool,
+    /// Completions of commands that had no device to go to.
+    refused: VecDeque<Completion>,
 }
 
 /// The device, before and after its thread was started.
@@ -93,9 +96,14 @@ impl PassThrough {
 
     /// Returns why it executes no commands, if it does not.
     pub(super) fn not_ready(&self) -> Option<String> {
+        self.not_ready_as_known(|inner| inner.is_gone || inner.presence == Presence::Away)
+    }
+
+    /// Returns why it executes no commands, as far as `is_gone` says so of a device.
+    fn not_ready_as_known(&self, is_gone: impl Fn(&Inner) -> bool) -> Option<String> {
         let inner = self.0.borrow();
         let why = match inner.state {
-            _ if inner.is_gone && inner.is_process => "its process does not answer",
+            _ if inner.is_process && is_gone(&inner) => "its process does not answer",
             _ if inner.is_gone => {
                 "the device was removed, or does not respond; reload the configuration when it is there again"
             }
@@ -118,7 +126,8 @@ impl PassThrough {
 
     /// Returns why another process cannot serve the device, if it cannot.
     pub(super) fn obstacle(&self) -> Option<String> {
-        let why = self.not_ready()?;
+        // An upgrade waits for a process that is away.
+        let why = self.not_ready_as_known(|inner| inner.is_gone)?;
         Some(format!("{}: {why}", self.0.borrow().label))
     }
 
@@ -155,10 +164,22 @@ impl PassThrough {
 }
 
 impl Inner {
-    const fn new(state: State, path: PathBuf, label: String, is_process: bool) -> Self {
+    fn new(state: State, path: PathBuf, label: String, is_process: bool) -> Self {
         let (presence, told_away) = (Presence::Connected, [None; 2]);
-        let (errors, told, says_away, is_gone) = (0, None, false, false);
-        Self { state, path, label, is_process, presence, errors, told, told_away, says_away, is_gone }
+        let (errors, told, says_away, is_gone, refused) = (0, None, false, false, VecDeque::new());
+        Self {
+            state,
+            path,
+            label,
+            is_process,
+            presence,
+            errors,
+            told,
+            told_away,
+            says_away,
+            is_gone,
+            refused,
+        }
     }
 
     /// Handles that the device is there again, or why not. Returns whether the log says so: of a process that
@@ -238,14 +259,29 @@ impl Store for PassThrough {
         }
     }
 
+    /// A device of this host answers by itself whether it is there. A process that is away would let the
+    /// command wait.
+    fn is_away(&self) -> bool {
+        let inner = self.0.borrow();
+        matches!(inner.state, State::Failed)
+            || inner.is_process && (inner.is_gone || inner.presence == Presence::Away)
+    }
+
     fn submit(&mut self, op: Op) {
-        if let State::Served(store) = &mut self.0.borrow_mut().state {
-            store.submit(op);
+        let inner = &mut *self.0.borrow_mut();
+        match &mut inner.state {
+            State::Served(store) => store.submit(op),
+            State::Opened(_) | State::Failed => {
+                inner.refused.push_back(Completion { id: op.id, result: Err(Fault::Gone.into()) });
+            }
         }
     }
 
     fn poll(&mut self) -> Option<Completion> {
         let mut inner = self.0.borrow_mut();
+        if let Some(refused) = inner.refused.pop_front() {
+            return Some(refused);
+        }
         let State::Served(store) = &mut inner.state else { return None };
         let news: Vec<_> = std::iter::from_fn(|| store.take_news()).collect();
         let next = store.poll_with_error();
@@ -253,8 +289,11 @@ impl Store for PassThrough {
             inner.reopened(news);
         }
         let (completion, error) = next?;
-        if let Err(failure) = completion.result {
-            inner.failed(failure, error);
+        match completion.result {
+            Err(failure) => _ = inner.failed(failure, error),
+            // It answers again. A process reports that by itself.
+            Ok(_) if !inner.is_process => inner.is_gone = false,
+            Ok(_) => {}
         }
         Some(completion)
     }
@@ -280,6 +319,17 @@ mod tests {
     }
 
     #[test]
+    fn a_command_for_a_device_without_a_thread_ends() {
+        let inner = Inner::new(State::Failed, PathBuf::from("/dev/sg9"), "LUN 0".to_owned(), false);
+        let mut device = PassThrough(Rc::new(RefCell::new(inner)));
+        assert!(device.is_away() && device.not_ready().is_some());
+        device.submit(Op { id: store::api::OpId(4), action: store::api::OpAction::Reset });
+        let Some(Completion { id, result: Err(failure) }) = device.poll() else { panic!("it never ends") };
+        assert_eq!((id.0, failure.fault), (4, Fault::Gone));
+        assert!(device.poll().is_none());
+    }
+
+    #[test]
     fn a_process_that_is_away_is_known_although_no_command_fails() {
         let path = PathBuf::from("/run/scsi.sock");
         let inner = Inner::new(State::Failed, path.clone(), "LUN 0".to_owned(), true);
@@ -294,6 +344,8 @@ mod tests {
             (Ok(()), None),
         ] {
             device.0.borrow_mut().reopened(result);
+            let is_not_ready = device.not_ready().is_some_and(|why| why.ends_with("does not answer"));
+            assert_eq!(is_not_ready, away.is_some());
             assert_eq!((device.connecting(), device.away()), (None, away));
         }
         device.0.borrow_mut().failed(Fault::Gone.into(), None);

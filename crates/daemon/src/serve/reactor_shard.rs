@@ -1,11 +1,13 @@
 //! The state machine that a reactor runs: the target's shard, with the daemon's disks, state writes and log
 //! around it.
 
+mod bindings;
 pub(super) mod counts;
 mod devices;
 mod discs;
 pub(super) mod handover;
 mod libraries;
+mod losses;
 mod maintenance;
 mod nbd;
 mod reload;
@@ -13,26 +15,28 @@ mod streams;
 mod traces;
 mod written;
 
+use crate::mailbox::Sender;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
 
+use backends::store::FileSpace;
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
 use base::state_machine::{ConnId, MediumId, StreamMachine as _};
 use base::time::Instant;
 use device::drain::Drain;
 use device::persistent_state::{UnfinishedSanitize, unfinished_sanitize};
+use device::space_threshold::SpaceThreshold;
 use device::unit::reservations::ReservationReport;
 use device::unit::{LogicalUnit, UnitError};
 use drivers::files::Files;
 use drivers::message_queue::Handle;
 use hyperscsi::connection::PathTotals;
 use shard::admin::{HyperScsiSessionReport, SessionReport};
-use shard::losses::SessionLoss;
+use shard::losses::{SessionLoss, WithheldLun};
 use shard::shard::Shard;
-use target::bindings::NexusBindings;
 use target::target::{SaveRequest, UnitReport};
 use target::units::{DiskId, UnitId};
 
@@ -46,9 +50,10 @@ use super::nbd::{NbdExport, NbdExports};
 use super::pass_through::PassThrough;
 use super::runtime_config::RuntimeConfig;
 use super::sanitize_record::SanitizeRecord;
-use super::state_writer::{StateWrite, StateWriter};
+use super::state_writer::{StateJob, StateWrite, StateWriter};
 use super::tape::Tape;
-use crate::config::{Medium, Naa, UnitIndex};
+use crate::config::{Naa, Unit, UnitIndex};
+pub(super) use bindings::ReactorBindings;
 use handover::Arrival;
 use libraries::ServedLibrary;
 
@@ -89,6 +94,8 @@ pub(super) struct ReactorShard {
     events: Sender<DaemonEvent>,
     /// The count of binding changes that the main thread knows of.
     reported_binding_changes: u64,
+    /// How many dropped nexus bindings are logged already.
+    reported_binding_evictions: u64,
 }
 
 /// A unit that was removed from the configuration.
@@ -136,7 +143,13 @@ pub(super) struct UnitView {
     /// Why its file or device is withheld or gone, if it is.
     pub(super) withheld: Option<String>,
     /// Why hosts find it not ready otherwise, if they do.
-    pub(super) not_ready: Option<&'static str>,
+    pub(super) not_ready: Option<String>,
+    /// Why acknowledged writes are lost, if some are.
+    pub(super) lost_writes: Option<String>,
+    /// Which operations of its file or device have failed that nothing has made good, if any have.
+    pub(super) failure: Option<String>,
+    /// The path of its file, and what that takes from its file system, if that is known.
+    pub(super) space: Option<(PathBuf, FileSpace)>,
 }
 
 /// The HyperSCSI counters of one reactor.
@@ -170,7 +183,7 @@ impl ReactorShard {
             disks,
             drives: BTreeMap::new(),
             tapes: BTreeMap::new(),
-            nbd: NbdExports::new(nbd::links(&own)),
+            nbd: NbdExports::new(nbd::links(&own, &events)),
             frame_traces: Vec::new(),
             libraries: BTreeMap::new(),
             devices: BTreeMap::new(),
@@ -186,6 +199,7 @@ impl ReactorShard {
             own,
             events,
             reported_binding_changes: 0,
+            reported_binding_evictions: 0,
         }
     }
 
@@ -199,12 +213,23 @@ impl ReactorShard {
         runtime: &RuntimeConfig,
         fresh: NewUnit,
     ) -> Result<(), String> {
+        let id = fresh.id;
+        let added = self.try_add(now, runtime, fresh);
+        if added.is_err() {
+            self.nbd.close(id);
+        }
+        added
+    }
+
+    /// Adds a unit. If that fails, only an export of a server is left of the unit.
+    fn try_add(&mut self, now: Instant, runtime: &RuntimeConfig, fresh: NewUnit) -> Result<(), String> {
         let NewUnit { id, index, medium, disk, state, record, is_handed_over } = fresh;
         let (Some(config), Some(unit)) = (runtime.unit_config(index), runtime.config.units.get(index.0))
         else {
             return Err("the unit is not in the configuration".to_owned());
         };
         let (label, naa, unit_medium) = (unit.label.clone(), unit.identity.naa, unit.medium.to_string());
+        let loss = medium.loss().map(str::to_owned);
         let place = (&self.files, &self.pool, &mut self.nbd);
         let placed = medium.move_to_reactor(place, MediumId(id.0), &label);
         let saved = state.as_ref().map(|(bytes, _)| bytes.as_slice());
@@ -226,33 +251,43 @@ impl ReactorShard {
             }
         };
         let mut made = made.map_err(|why| format!("{label}: {why}"))?;
-        match entropy() {
+        match crate::random::entropy() {
             Ok(entropy) => made.seed(&entropy),
             Err(why) => crate::warning!("{label}: no ROD tokens: cannot get random bytes: {why}"),
         }
+        let (tape, device, memory) = (placed.tape(), placed.pass_through(), placed.memory());
+        let (medium, drive, library) = placed.into_parts();
+        let library = library.map(|library| self.start_library(id, &label, library)).transpose()?;
         if !self.shard.add_disk(now, id, made, disk) {
             return Err(format!("{label}: no unit number is free"));
         }
+        // Nothing fails from here on.
         crate::debug!("{label}: {} is served as naa.{naa} by reactor {}", unit_medium, self.index);
         if unfinished == Some(UnfinishedSanitize::InProgress) {
             crate::warning!("{label}: SANITIZE or FORMAT UNIT was under way, and erases {unit_medium} again");
         }
         self.state_files.insert(id, StateFile { naa, medium: record });
-        self.tapes.extend(placed.tape().map(|tape| (id, tape)));
-        if let Some(device) = placed.pass_through() {
+        self.tapes.extend(tape.map(|tape| (id, tape)));
+        if let Some(device) = device {
             if !is_handed_over {
                 device.start(self.wake(id));
             }
             self.devices.insert(id, device);
         }
-        self.memories.extend(placed.memory().map(|memory| (id, memory)));
-        let (disk, drive, library) = placed.into_parts();
+        self.memories.extend(memory.map(|memory| (id, memory)));
+        if loss.is_some() {
+            self.shard.record_lost_writes(now, id);
+        }
+        self.record_losses_of_export(id, unit, loss.as_deref());
         self.drives.extend(drive.map(|drive| (id, drive)));
-        if let Some(disk) = disk {
-            self.watch(id, disk);
+        if let Some(disk) = medium {
+            if let Some(why) = &loss {
+                disk.set_known_loss(why);
+            }
+            self.watch(id, Some(unit), disk);
         }
         if let Some(library) = library {
-            self.serve_library(now, id, &label, library)?;
+            self.serve_library(now, id, library);
         }
         Ok(())
     }
@@ -267,7 +302,7 @@ impl ReactorShard {
     }
 
     /// Watches the file or device of a unit.
-    fn watch(&mut self, id: UnitId, disk: Disk) {
+    fn watch(&mut self, id: UnitId, unit: Option<&Unit>, disk: Disk) {
         let own = self.own.clone();
         let served = Arc::downgrade(&disk.info());
         disk.on_truncate(move || {
@@ -276,6 +311,9 @@ impl ReactorShard {
             // Posted to the message queue, because the unit is in the middle of an operation.
             let _ = own.post(move |member: &mut Self, now| member.withhold_served(now, id, &served, why));
         });
+        if let Some(unit) = unit {
+            self.record_losses_of(id, unit, &disk);
+        }
         self.media_watch.add(id, &disk.info(), self.own.clone());
         self.disks.insert(id, disk);
     }
@@ -285,6 +323,11 @@ impl ReactorShard {
         if self.disks.get(&id).is_some_and(|disk| disk.withhold(why)) {
             self.shard.withhold_medium(now, id, true);
         }
+    }
+
+    /// Tells a unit when the storage that it shares with others counts as short.
+    pub(super) fn set_space_threshold(&mut self, now: Instant, id: UnitId, threshold: SpaceThreshold) {
+        self.shard.set_space_threshold(now, id, threshold);
     }
 
     /// Withholds a disk if the unit still has it. Another disc can be in a drive when the last operations of
@@ -358,9 +401,15 @@ impl ReactorShard {
         self.shard.drop_sessions(now, within, is_wanted)
     }
 
-    /// Returns the sessions that would lose something by another configuration.
-    pub(super) fn losses(&self, runtime: &RuntimeConfig) -> Vec<SessionLoss> {
-        if self.is_idle() { Vec::new() } else { self.shard.losses(runtime.shard_config(self.index)) }
+    /// Returns what initiators would lose by another configuration, and the LUNs that it would give to other
+    /// disks than they have used.
+    pub(super) fn losses(
+        &self,
+        now: Instant,
+        runtime: &RuntimeConfig,
+    ) -> (Vec<SessionLoss>, Vec<WithheldLun>) {
+        let losses = self.shard.losses(now, runtime.shard_config(self.index));
+        (losses, self.shard.withheld_by(now, runtime.shard_config_with_all_luns(self.index)))
     }
 
     /// Returns whether no session is left.
@@ -385,16 +434,6 @@ impl ReactorShard {
     /// Returns every unit.
     pub(super) fn units(&self) -> Vec<UnitView> {
         use store::Store;
-        let bytes = |id: UnitId| match self.disks.get(&id) {
-            Some(disk) => disk.capabilities().len,
-            None => match self.runtime.unit(id).map(|unit| &unit.medium) {
-                Some(Medium::Ram { size } | Medium::Null { size }) => size.0,
-                Some(Medium::Nbd { .. } | Medium::VhostUserBlk { .. }) => {
-                    self.nbd.of_unit(id).map_or(0, |export| export.capabilities().len)
-                }
-                _ => self.tapes.get(&id).map_or(0, Tape::capacity),
-            },
-        };
         let view = |report: UnitReport| {
             let disk = self.disks.get(&report.unit);
             let tape = self.tapes.get(&report.unit);
@@ -404,27 +443,35 @@ impl ReactorShard {
                 let tape = tape.map(Tape::errors).or(export.map(NbdExport::errors));
                 tape.or(device.map(PassThrough::errors)).unwrap_or(0)
             };
-            let not_ready = match self.drives.get(&report.unit) {
-                _ if report.drain != Drain::No => Some("the operator drains it"),
-                None if tape.is_some_and(Tape::is_empty) => Some("there is no cartridge in the drive"),
+            let not_ready: Option<Cow<'static, str>> = match self.drives.get(&report.unit) {
+                _ if report.drain != Drain::No => Some("the operator drains it".into()),
+                None if tape.is_some_and(Tape::is_empty) => Some("there is no cartridge in the drive".into()),
                 None if tape.is_some() && !report.medium_present => {
-                    Some("an initiator has unloaded the cartridge")
+                    Some("an initiator has unloaded the cartridge".into())
                 }
                 Some(drive) if !report.medium_present => Some(match drive.disc() {
-                    Some(_) => "an initiator has ejected the disc",
-                    None => "there is no disc in the drive",
+                    Some(_) => "an initiator has ejected the disc".into(),
+                    None => "there is no disc in the drive".into(),
                 }),
-                _ => None,
+                _ if tape.is_some() => report.not_ready.map(counts::describe_loading),
+                _ => report.not_ready.map(|sense| counts::describe_not_ready(sense).into()),
             };
             UnitView {
-                not_ready,
-                bytes: bytes(report.unit),
+                not_ready: not_ready.map(Cow::into_owned),
+                // The unit knows what lies between its medium and hosts, such as a LUKS header.
+                bytes: tape.map_or(report.capacity, Tape::capacity),
                 is_rom: self.drives.get(&report.unit).is_some_and(|drive| drive.capabilities().read_only),
                 errors: disk.map_or_else(others, Disk::errors),
                 withheld: disk
                     .and_then(Disk::withheld)
                     .or_else(|| export?.not_ready())
                     .or_else(|| device?.not_ready()),
+                failure: disk.and_then(Disk::failure),
+                space: disk.and_then(Disk::file_space),
+                lost_writes: disk
+                    .and_then(Disk::lost_writes)
+                    .or_else(|| export?.lost_writes())
+                    .or_else(|| report.has_failed_flush.then(|| "a flush of its medium failed".to_owned())),
                 report,
             }
         };
@@ -452,28 +499,6 @@ impl ReactorShard {
         self.shard.frame_sessions().into_iter().map(named).collect()
     }
 
-    /// Returns the nexus bindings.
-    pub(super) fn bindings(&self) -> Vec<NexusBindings> {
-        self.shard.bindings().collect()
-    }
-
-    /// Restores nexus bindings from before a restart.
-    pub(super) fn restore_bindings(&mut self, saved: Vec<NexusBindings>) {
-        for nexus in saved {
-            self.shard.restore_bindings(nexus);
-        }
-    }
-
-    /// Tells the main thread when nexus bindings have changed.
-    fn report_binding_changes(&mut self) {
-        let changes = self.shard.binding_changes();
-        if changes != self.reported_binding_changes {
-            self.reported_binding_changes = changes;
-            // The main thread stops to receive events only when the daemon ends.
-            let _ = self.events.send(DaemonEvent::BindingsChanged);
-        }
-    }
-
     /// Returns the world-wide name of a unit.
     fn naa(&self, id: UnitId) -> Option<Naa> {
         self.state_files.get(&id).map(|file| file.naa)
@@ -488,18 +513,10 @@ impl ReactorShard {
             };
             let reactor = self.own.clone();
             // The state writer outlives every reactor, so sending cannot fail.
-            let _ = self.state_writer.send(StateWrite { reactor, unit, ticket, naa, medium, state });
+            let write = StateWrite { reactor, unit, ticket, naa, medium, state };
+            let _ = self.state_writer.send(StateJob::Unit(write));
         }
     }
-}
-
-/// Returns random bytes of the operating system.
-pub(super) fn entropy() -> std::io::Result<[u8; 32]> {
-    let mut bytes = [0; 32];
-    let fill = || rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    let filled = rustix::io::retry_on_intr(fill)?;
-    // A request of up to 256 bytes is never filled partially (getrandom(2)).
-    if filled == bytes.len() { Ok(bytes) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
 }
 
 impl FrameMachine for ReactorShard {

@@ -1,8 +1,9 @@
 //! The reactor threads.
 
+use crate::mailbox::{Receiver, RecvTimeoutError, Sender, channel};
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -16,15 +17,15 @@ use drivers::reactor::Reactor;
 use hyperscsi::target::engine::EngineLimits as FrameLimits;
 use iscsi::target::engine::Limits;
 use rustix::thread::{CpuSet, sched_setaffinity};
-use shard::losses::SessionLoss;
+use shard::losses::{SessionLoss, WithheldLun};
 use shard::shard::Shard;
-use target::bindings::NexusBindings;
 use target::units::UnitId;
 
 use super::ServeError;
 use super::daemon_event::DaemonEvent;
+use super::guess_guard::GuessGuard;
 use super::media_watch::MediaWatch;
-use super::reactor_shard::{NewUnit, ReactorContext, ReactorShard, WrittenFile};
+use super::reactor_shard::{NewUnit, ReactorBindings, ReactorContext, ReactorShard, WrittenFile};
 use super::runtime_config::RuntimeConfig;
 use super::state_writer::StateWriter;
 use crate::config::{Config, Naa, ReactorChoice};
@@ -58,13 +59,15 @@ pub(super) struct ReactorSetup {
     pub(super) runtime: RuntimeConfig,
     pub(super) units: Vec<NewUnit>,
     /// Its nexus bindings from before the start.
-    pub(super) bindings: Vec<NexusBindings>,
+    pub(super) bindings: ReactorBindings,
     /// The listeners that the reactor itself accepts connections on.
     pub(super) listeners: Vec<(TcpListener, PortalId)>,
     /// The Ethernet interfaces that it serves.
     pub(super) ports: Vec<(EtherPort, PortSocket)>,
     pub(super) state_writer: StateWriter,
     pub(super) media_watch: MediaWatch,
+    /// The limit on guesses that all reactors share.
+    pub(super) guesses: Arc<GuessGuard>,
     /// Whether it does nothing until it is unparked.
     pub(super) is_parked: bool,
     /// Receives an event when the thread ends, for whatever reason, and when nexus bindings change.
@@ -102,14 +105,33 @@ pub(super) fn start(start: ReactorSetup) -> Result<ReactorThread, ServeError> {
     }
 }
 
-/// Waits until every reactor has dropped its end of a channel, or has ended.
-pub(super) fn wait_for_end(reactors: &[ReactorThread], ended: &Receiver<()>) {
-    // A reactor never waits for anything, so it drops its end soon.
-    while ended.recv_timeout(REACTOR_REPLY_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
-        if reactors.iter().any(|running| running.thread.is_finished()) {
-            return;
+/// Waits until every reactor has dropped its end of a channel, or has ended. Returns what they sent.
+pub(super) fn wait_for_end<T: Send + 'static>(reactors: &[ReactorThread], ended: &Receiver<T>) -> Vec<T> {
+    let mut sent = Vec::new();
+    loop {
+        // A reactor never waits for anything, so it drops its end soon.
+        match ended.recv_timeout(REACTOR_REPLY_TIMEOUT) {
+            Ok(one) => sent.push(one),
+            Err(RecvTimeoutError::Disconnected) => return sent,
+            Err(RecvTimeoutError::Timeout) if reactors.iter().any(|one| one.thread.is_finished()) => {
+                return sent;
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                crate::warning!("a reactor is slow to apply the configuration");
+            }
         }
-        crate::warning!("a reactor is slow to apply the configuration");
+    }
+}
+
+/// Waits for the answer of a reactor; `None` if the reactor has ended.
+pub(super) fn wait_for<T: Send + 'static>(running: &ReactorThread, receiver: &Receiver<T>) -> Option<T> {
+    loop {
+        match receiver.recv_timeout(REACTOR_REPLY_TIMEOUT) {
+            Ok(answer) => return Some(answer),
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) if running.thread.is_finished() => return None,
+            Err(RecvTimeoutError::Timeout) => crate::warning!("a reactor is slow to answer"),
+        }
     }
 }
 
@@ -158,41 +180,28 @@ pub(super) fn written_files(reactors: &[ReactorThread]) -> Vec<WrittenFile> {
     asked.into_iter().filter_map(|files| files.recv_timeout(REACTOR_REPLY_TIMEOUT).ok()).flatten().collect()
 }
 
-/// Returns whether a reactor has a session.
-///
-/// # Errors
-/// A sentence, if a reactor does not answer: it may have sessions.
-pub(super) fn any_session(reactors: &[ReactorThread]) -> Result<bool, String> {
-    let asked = reactors.iter().map(|running| {
-        let (sender, receiver) = channel();
-        let posted = running.handle.post(move |member: &mut ReactorShard, _| {
-            let _ = sender.send(!member.is_idle());
-        });
-        posted.map_or(Ok(false), |()| answer(&receiver, REACTOR_REPLY_TIMEOUT))
-    });
-    asked.collect::<Result<Vec<bool>, _>>().map(|answers| answers.contains(&true))
-}
-
-/// Returns the sessions that would lose something by another configuration.
+/// Returns what initiators would lose by another configuration, and the LUNs that it would give to other
+/// disks than they have used.
 ///
 /// # Errors
 /// A sentence, if a reactor does not answer: it may have such sessions.
 pub(super) fn session_losses(
     reactors: &[ReactorThread],
     runtime: &RuntimeConfig,
-) -> Result<Vec<SessionLoss>, String> {
+) -> Result<(Vec<SessionLoss>, Vec<WithheldLun>), String> {
     let asked = reactors.iter().map(|running| {
         let ((sender, receiver), runtime) = (channel(), runtime.clone());
-        let posted = running.handle.post(move |member: &mut ReactorShard, _| {
-            let _ = sender.send(member.losses(&runtime));
+        let posted = running.handle.post(move |member: &mut ReactorShard, now| {
+            let _ = sender.send(member.losses(now, &runtime));
         });
-        posted.map_or(Ok(Vec::new()), |()| answer(&receiver, REACTOR_REPLY_TIMEOUT))
+        posted.map_or(Ok(Default::default()), |()| answer(&receiver, REACTOR_REPLY_TIMEOUT))
     });
-    asked.collect::<Result<Vec<_>, _>>().map(|losses| losses.concat())
+    let (losses, withheld): (Vec<_>, Vec<_>) = asked.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    Ok((losses.concat(), withheld.concat()))
 }
 
 /// Waits for the answer of a reactor about its sessions. A reactor that has ended has none.
-fn answer<T: Default>(receiver: &Receiver<T>, within: Duration) -> Result<T, String> {
+fn answer<T: Default + Send + 'static>(receiver: &Receiver<T>, within: Duration) -> Result<T, String> {
     match receiver.recv_timeout(within) {
         Ok(answer) => Ok(answer),
         Err(RecvTimeoutError::Disconnected) => Ok(T::default()),
@@ -247,10 +256,11 @@ impl Prepared {
             ports,
             state_writer,
             media_watch,
+            guesses,
             is_parked,
             events,
         } = start;
-        let config = std::sync::Arc::clone(&runtime.config);
+        let config = Arc::clone(&runtime.config);
         let core = pin(&config, index);
         let mut reactor = Reactor::new(&driver_config(&config, count)).map_err(|error| {
             let source =
@@ -259,6 +269,7 @@ impl Prepared {
         })?;
         let mut shard =
             Shard::new(runtime.shard_config(index), limits(&config, index, count), reactor.pool().clone());
+        shard.share_guess_limit(guesses);
         shard.set_slow_limit(config.slow_command);
         shard.limit_frames(frame_limits(&config, count), reactor.pool().clone());
         let place = ReactorContext {
@@ -271,7 +282,7 @@ impl Prepared {
             events,
         };
         let mut member = ReactorShard::new(shard, runtime.clone(), place);
-        member.restore_bindings(bindings);
+        member.restore_bindings(reactor.now(), bindings);
         for unit in units {
             member.add(reactor.now(), &runtime, unit).map_err(ServeError::Failed)?;
         }

@@ -6,14 +6,15 @@
 //! a connection that it cannot assign goes to the first reactor, which answers with the error. With a single
 //! reactor there is no router; the reactor accepts connections itself.
 
+use crate::mailbox::{Receiver, Sender, channel};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use base::fairness::{largest_holder, source};
 use base::state_machine::PortalId;
 use drivers::message_queue::Adoption;
 use drivers::waker::Waker;
@@ -23,8 +24,8 @@ use rustix::io::Errno;
 
 use super::login_peek::{self, FIRST_PDU_LEN_MAX, LoginPeek};
 
-/// The most connections whose first request is pending. When there are more, the oldest one is closed: its
-/// peer sent no complete request while so many others connected.
+/// The most connections whose first request is pending. When there are more, the oldest one of the address
+/// that has most of them is closed.
 const PENDING_MAX: usize = 1024;
 
 /// How long the router stops accepting when the system has no descriptor or memory left.
@@ -282,7 +283,11 @@ impl Work {
             return;
         }
         if self.pending.len() >= PENDING_MAX {
-            self.pending.remove(0);
+            let from = |pending: &Pending| source(pending.arrived.peer);
+            let most = largest_holder(self.pending.iter().map(|pending| (from(pending), 1)));
+            if let Some(oldest) = self.pending.iter().position(|pending| Some(from(pending)) == most) {
+                self.pending.remove(oldest);
+            }
         }
         self.pending.push(Pending { arrived, deadline: Instant::now() + self.timeout });
     }
@@ -328,6 +333,7 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpStream};
+    use std::os::fd::OwnedFd;
 
     const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -388,6 +394,29 @@ mod tests {
         ours.write_all(&login("iqn.2001-04.com.example:b")).unwrap();
         let arrived = world.reactors[1].recv_timeout(PATIENCE).unwrap();
         assert_eq!((arrived.portal, arrived.peer), (portal, peer));
+    }
+
+    #[test]
+    fn an_address_with_very_many_connections_closes_only_its_own() {
+        let world = world(PATIENCE);
+        let adopt = world.router.adopter();
+        let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let arrive = |socket: OwnedFd, peer: &str| {
+            let (local, peer, portal) = (world.address, peer.parse().unwrap(), PortalId(7));
+            adopt(Adoption { socket, portal, local, peer, bytes: Vec::new() });
+        };
+        arrive(theirs.into(), "192.0.2.9:40000");
+        // All of them are one silent connection, which costs a descriptor each.
+        let (_silent, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        for port in 0..PENDING_MAX + 20 {
+            arrive(theirs.try_clone().unwrap().into(), &format!("192.0.2.10:{}", port + 1));
+        }
+        while world.router.pauser().count_pending().recv_timeout(PATIENCE).unwrap() < PENDING_MAX {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        ours.write_all(&login("iqn.2001-04.com.example:b")).unwrap();
+        let arrived = world.reactors[1].recv_timeout(PATIENCE).unwrap();
+        assert_eq!(arrived.peer, "192.0.2.9:40000".parse().unwrap());
     }
 
     #[test]

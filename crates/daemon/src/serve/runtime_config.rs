@@ -27,6 +27,7 @@ use shard::config::{
 };
 use target::units::{MAX_UNITS as UNIT_IDS, UnitId};
 
+use super::client_certificates::certificates_of;
 use super::placement::{Owners, Placement};
 use super::target_ports::TargetPorts;
 use crate::config::{
@@ -341,12 +342,21 @@ impl RuntimeConfig {
                     bound: (!listening.ip().is_unspecified()).then_some(*listening),
                     announced: portal.announce.as_ref().map(address),
                     tls: portal.tls.is_some(),
+                    certificates: portal.tls.as_ref().and_then(certificates_of),
                 })
                 .collect(),
             targets,
             frames: self.frames_config(reactor),
             discovery: DiscoveryConfig { enabled: true, auth: auth(&self.config.discovery_auth), keys },
         }
+    }
+
+    /// Makes the configuration of a reactor's shard as if it owned all targets, to compare records with:
+    /// those of a target that moves to another reactor are in the former one until then.
+    pub(crate) fn shard_config_with_all_luns(&self, reactor: usize) -> ShardConfig {
+        let owned = |(at, (_, owner)): (usize, &(TargetId, usize))| self.target_config(at, *owner);
+        let targets = self.targets.iter().enumerate().filter_map(owned).collect();
+        ShardConfig { targets, ..self.shard_config(reactor) }
     }
 
     /// Returns the receive buffer of each reactor at an interface in bytes, as the kernel counts.
@@ -415,7 +425,8 @@ impl RuntimeConfig {
             auth: auth(&target.auth),
             keys: target.keys.clone(),
             groups: self.exports(at),
-            exchanges: u16::try_from(target.limits.queue_depth).unwrap_or(TAGS).min(TAGS),
+            // Initiators leave one of two slots free for task management.
+            exchanges: u16::try_from(target.limits.queue_depth).unwrap_or(TAGS).clamp(2, TAGS),
             session_limits: (target.limits != self.config.limits).then_some(target.limits),
             sessions_max: if ours { u32::from(target.max_sessions) } else { 0 },
         })
@@ -518,7 +529,7 @@ impl RuntimeConfig {
 /// Makes the record of a group's password.
 fn make_record(group: &GroupName, password: &GroupPassword) -> Result<Arc<PasswordRecord>, String> {
     let cannot = |why: &dyn std::fmt::Display| format!("group \"{group}\": {why}");
-    let entropy = super::reactor_shard::entropy().map_err(|error| cannot(&crate::os_error(&error)))?;
+    let entropy = crate::random::entropy().map_err(|error| cannot(&crate::os_error(&error)))?;
     let secret = Password::new(&password.0).map_err(|error| cannot(&error))?;
     let record = PasswordRecord::make(&secret, group, USUAL_COST, entropy);
     record.map(Arc::new).map_err(|error| cannot(&error))

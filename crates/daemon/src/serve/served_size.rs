@@ -1,18 +1,36 @@
 //! Records how long each file was when it was served last, across restarts. So a file that is shorter or
-//! missing at the next start is not silently filled with zeros.
+//! missing at a later start is not silently filled with zeros, or created anew.
 //!
 //! `units/WORLD-WIDE-NAME.size` in the state directory holds a version, the length in bytes, the `size` of
 //! the configuration (or `-`), the inode of the directory that the file was in, and the path of the file. A
 //! mount point without its file system mounted has another inode than with it. A record for another path does
 //! not apply to the file.
+//!
+//! [`place`] records what a file was like when it was served last, whether it may be extended or not, and
+//! [`header`] which LUKS2 header an encrypted medium had. [`device`] records which block device was served.
+//!
+//! A record stays when its LUN is not in the configuration. When an operator removes the LUN of a running
+//! daemon, the record says so: the file may be deleted and created anew then.
+
+mod device;
+pub(super) mod header;
+mod place;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use ::device::persistent_state::unfinished_sanitize;
+use backends::open::FileIdentity;
+
+use self::header::HeaderRecord;
+use self::place::Place;
+use super::sanitize_record::{self, SanitizeRecord};
 use super::state::{StateDir, StateError};
-use crate::config::{Config, Medium, Unit, UnitIndex};
+use crate::answers::{self, ANSWER_MAX};
+use crate::config::{Config, Medium, Unit, UnitIndex, library_record, served_libraries};
 
 /// The versions of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +39,12 @@ enum Version {
     One,
     /// `2 LENGTH SIZE INODE PATH`, with the path in quotes and its control characters escaped.
     Two = 2,
+    /// `3 LENGTH SIZE INODE PATH`: an operator has removed the LUN.
+    Three = 3,
 }
+
+/// The most records of units that are not configured. The oldest ones are removed first.
+const ABSENT_MAX: usize = 4096;
 
 /// The record of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +54,8 @@ struct Record {
     directory: u64,
     /// The path in quotes; `None` in a record of the first version, which applies to any path.
     path: Option<String>,
+    /// Whether an operator has removed the LUN.
+    is_removed: bool,
 }
 
 impl Record {
@@ -39,7 +64,7 @@ impl Record {
         let Medium::File { path, size, .. } = &unit.medium else { return None };
         let len = path.metadata().ok()?.len();
         let size = size.map(|size| size.0);
-        Some(Self { len, size, directory: directory(path)?, path: Some(quoted(path)) })
+        Some(Self { len, size, directory: directory(path)?, path: Some(quoted(path)), is_removed: false })
     }
 
     /// Reads the record of the file at `path`; `None` if there is no record, it cannot be read, or it is for
@@ -51,25 +76,31 @@ impl Record {
     }
 
     fn parse(text: &str) -> Option<Self> {
-        let (version, text) = match text.strip_prefix("2 ") {
-            Some(rest) if rest.contains('"') => (Version::Two, rest),
-            _ => (Version::One, text),
+        let with_path = |version: &str| text.strip_prefix(version).filter(|rest| rest.contains('"'));
+        let (version, text) = match (with_path("2 "), with_path("3 ")) {
+            (Some(rest), _) => (Version::Two, rest),
+            (None, Some(rest)) => (Version::Three, rest),
+            (None, None) => (Version::One, text),
         };
         let mut words = text.trim_end_matches('\n').splitn(4, ' ');
         let (len, size, directory) = (words.next()?, words.next()?, words.next()?);
         let path = words.next().map(str::to_owned);
-        if path.is_some() != (version == Version::Two) {
+        if path.is_some() == (version == Version::One) {
             return None;
         }
         let size = if size == "-" { None } else { Some(size.parse().ok()?) };
-        Some(Self { len: len.parse().ok()?, size, directory: directory.parse().ok()?, path })
+        let is_removed = version == Version::Three;
+        Some(Self { len: len.parse().ok()?, size, directory: directory.parse().ok()?, path, is_removed })
     }
 
     fn encode(&self) -> String {
         let size = self.size.map_or_else(|| "-".to_owned(), |size| size.to_string());
         let (len, directory) = (self.len, self.directory);
         match &self.path {
-            Some(path) => format!("{} {len} {size} {directory} {path}\n", Version::Two as u8),
+            Some(path) => {
+                let version = if self.is_removed { Version::Three } else { Version::Two };
+                format!("{} {len} {size} {directory} {path}\n", version as u8)
+            }
             None => format!("{len} {size} {directory}\n"),
         }
     }
@@ -90,16 +121,59 @@ fn directory(path: &Path) -> Option<u64> {
     Some(path.parent()?.metadata().ok()?.ino())
 }
 
-/// Checks that a unit's file is not shorter than it was, unless its configured size was reduced.
+/// Checks that a unit's file is there if it was served before, and not shorter than it was, unless its
+/// configured size was reduced, and that it is not a stale copy below a mount point; that a block device is
+/// the one that was served before.
 ///
 /// # Errors
 /// A sentence that says what is wrong, and what to do.
 pub(super) fn check(unit: &Unit, state: &StateDir) -> Result<(), String> {
+    place::check_mounted(unit, state)?;
+    device::check(unit, state)?;
+    if may_be_filled(unit) { check_file(unit, state) } else { Ok(()) }
+}
+
+/// Checks the file of a unit that was missing as [`check`] does. A file that has no configured size is not
+/// shorter than it was either: somebody may still be restoring it.
+///
+/// # Errors
+/// A sentence that says what is wrong, and what to do.
+pub(super) fn check_restored(unit: &Unit, state: &StateDir) -> Result<(), String> {
+    place::check_mounted(unit, state)?;
+    device::check(unit, state)?;
+    if may_be_filled(unit) { check_file(unit, state) } else { place::check_len(unit, state) }
+}
+
+/// Checks that a SANITIZE or FORMAT UNIT that has not ended belongs to the medium at the path of a unit.
+///
+/// # Errors
+/// A sentence that says what is wrong, and what to do.
+pub(super) fn check_unfinished(unit: &Unit, state: &StateDir) -> Result<(), String> {
+    // A state that cannot be read, and a medium that is not there, have errors of their own.
+    let naa = unit.identity.naa;
+    let Ok(Some(saved)) = state.load(naa) else { return Ok(()) };
+    if unfinished_sanitize(&saved).is_none() {
+        return Ok(());
+    }
+    let found = unit.medium.path().map(|path| FileIdentity::of_path(path)).transpose();
+    let Ok(found) = found else { return Ok(()) };
+    let record = SanitizeRecord::of(unit, found.map(|(identity, _)| identity));
+    let saved = (&*saved, &*state.file(naa).display().to_string());
+    sanitize_record::check(unit, saved, (&record, false), &state.sanitize_file(naa))
+}
+
+/// Checks that a unit's file is not a stale copy below a mount point whose file system can still be mounted.
+///
+/// # Errors
+/// A sentence that says what to do.
+pub(super) fn check_mounted(unit: &Unit, state: &StateDir) -> Result<(), String> {
+    place::check_mounted(unit, state)
+}
+
+fn check_file(unit: &Unit, state: &StateDir) -> Result<(), String> {
     let Medium::File { path, size, .. } = &unit.medium else { return Ok(()) };
     let kept = state.size_file(unit.identity.naa);
-    let Some(record) = Record::find(&kept, path).filter(|_| may_be_filled(unit)) else {
-        return Ok(());
-    };
+    let Some(record) = Record::find(&kept, path) else { return Ok(()) };
     let (name, size, forget) = (path.display(), size.map(|size| size.0), kept.display());
     match path.metadata() {
         Ok(facts) => {
@@ -115,8 +189,18 @@ pub(super) fn check(unit: &Unit, state: &StateDir) -> Result<(), String> {
                 record.len
             ))
         }
-        // The file was removed from the same directory: the operator wants a new file.
-        Err(_) if directory(path).is_none_or(|now| now == record.directory) => Ok(()),
+        // Opening it reports a directory that is missing, and a file system that fails.
+        Err(error) if error.kind() != ErrorKind::NotFound || directory(path).is_none() => Ok(()),
+        Err(_) if directory(path) == Some(record.directory) => {
+            if record.is_removed {
+                return Ok(());
+            }
+            Err(format!(
+                "{}: {name} is missing, and {} bytes of it were served before; restore it, or remove {forget} to start \
+                 with an empty disk",
+                unit.label, record.len
+            ))
+        }
         Err(_) => Err(format!(
             "{}: {name} is missing, and its directory is not the one that it was last served from: is its \
              file system mounted? Remove {forget} to start with an empty disk",
@@ -125,8 +209,8 @@ pub(super) fn check(unit: &Unit, state: &StateDir) -> Result<(), String> {
     }
 }
 
-/// Records the lengths of the files that targets show and that `is_right` accepts, and removes the records of
-/// units that are no longer configured.
+/// Records the lengths of the files that targets show and that `is_right` accepts. Of the units that are not
+/// configured, the newest records stay.
 ///
 /// # Errors
 /// [`StateError`]
@@ -137,12 +221,12 @@ pub(super) fn save(
 ) -> Result<(), StateError> {
     let luns = config.targets.iter().flat_map(|target| &target.luns);
     let shown: BTreeSet<UnitIndex> = luns.map(|lun| lun.unit).collect();
-    for (at, unit) in config.units.iter().enumerate() {
-        let (true, Some(path)) = (shown.contains(&UnitIndex(at)) && is_right(unit), unit.medium.path())
-        else {
-            continue;
-        };
-        let Some(record) = Record::of(unit) else { continue };
+    let units = config.units.iter().enumerate();
+    let right = units.filter(|(at, unit)| shown.contains(&UnitIndex(*at)) && is_right(unit));
+    let looked = look(right.map(|(_, unit)| unit), |unit| (Place::of(unit), Record::of(unit)));
+    for (unit, path, (place, record)) in looked {
+        place.map_or(Ok(()), |place| place.save(unit, state))?;
+        let Some(record) = record else { continue };
         let kept = state.size_file(unit.identity.naa);
         let before = Record::find(&kept, path);
         // The length of a file that was not checked does not show which length is right.
@@ -152,7 +236,77 @@ pub(super) fn save(
         }
     }
     let known: BTreeSet<String> = config.units.iter().map(|unit| unit.identity.naa.to_string()).collect();
-    state.forget_sizes(|naa| known.contains(naa));
+    state.trim_sizes(|naa| known.contains(naa), ABSENT_MAX);
+    save_libraries(config)
+}
+
+/// Records what the media of units are that were just opened. This reads them.
+///
+/// # Errors
+/// [`StateError`]
+pub(super) fn save_opened<'u>(
+    units: impl Iterator<Item = &'u Unit>,
+    state: &StateDir,
+) -> Result<(), StateError> {
+    let its_state = state.clone();
+    let looked = look(units, move |unit| (HeaderRecord::of(unit, &its_state), device::present(unit)));
+    looked.into_iter().try_for_each(|(unit, _, (header, device))| {
+        header.map_or(Ok(()), |header| header.save(unit, state))?;
+        device.map_or(Ok(()), |device| device::save(unit, &device, state))
+    })
+}
+
+/// Looks at the media of units that have paths, on threads that may be abandoned. What does not answer is
+/// left out, and its former record stays.
+fn look<'u, T: Send + 'static>(
+    units: impl Iterator<Item = &'u Unit>,
+    look: impl Fn(&Unit) -> T + Clone + Send + 'static,
+) -> Vec<(&'u Unit, &'u PathBuf, T)> {
+    let units: Vec<_> = units.filter_map(|unit| Some((unit, unit.medium.path()?))).collect();
+    let looks = units.iter().map(|(unit, path)| {
+        let (unit, look) = ((*unit).clone(), look.clone());
+        ((*path).clone(), move || look(&unit))
+    });
+    let found = answers::of(looks, ANSWER_MAX);
+    let found = units.into_iter().zip(found).filter_map(|((unit, path), found)| {
+        if found.is_none() {
+            let (label, name) = (&unit.label, path.display());
+            crate::warning!(
+                "{label}: {name} does not answer, so its length and identity are not recorded anew"
+            );
+        }
+        Some((unit, path, found?))
+    });
+    found.collect()
+}
+
+/// Records which drives the tape libraries have, unless that is recorded.
+fn save_libraries(config: &Config) -> Result<(), StateError> {
+    let libraries = served_libraries(&config.units);
+    if library_record::read(&config.state_dir) == libraries {
+        return Ok(());
+    }
+    let file = library_record::file(&config.state_dir);
+    super::state::replace(&file, &library_record::encode(&libraries))
+}
+
+/// Records that an operator has removed the units which are in the former configuration only.
+///
+/// # Errors
+/// [`StateError`]
+pub(super) fn note_removed(old: &Config, new: &Config, state: &StateDir) -> Result<(), StateError> {
+    let known: BTreeSet<String> = new.units.iter().map(|unit| unit.identity.naa.to_string()).collect();
+    for unit in &old.units {
+        let (false, Some(path)) = (known.contains(&unit.identity.naa.to_string()), unit.medium.path()) else {
+            continue;
+        };
+        header::forget(unit, state);
+        state.forget_device(unit.identity.naa);
+        let kept = state.size_file(unit.identity.naa);
+        if let Some(record) = Record::find(&kept, path).filter(|record| record.path.is_some()) {
+            super::state::replace(&kept, Record { is_removed: true, ..record }.encode().as_bytes())?;
+        }
+    }
     Ok(())
 }
 
@@ -166,22 +320,22 @@ mod tests {
     fn a_record_is_read_as_it_was_written_and_nothing_else_is_one() {
         let path = |path: &str| Some(quoted(Path::new(path)));
         for record in [
-            Record { len: 1 << 40, size: Some(1 << 40), directory: 2, path: path("/a") },
-            Record { len: 5, size: None, directory: u64::MAX, path: path("/a b/\"c\"\nd") },
-            Record { len: 2, size: None, directory: 7, path: None },
+            Record { len: 1 << 40, size: Some(1 << 40), directory: 2, path: path("/a"), is_removed: false },
+            Record { len: 5, size: None, directory: u64::MAX, path: path("/a b/\"c\"\nd"), is_removed: true },
+            Record { len: 2, size: None, directory: 7, path: None, is_removed: false },
         ] {
             assert_eq!(Record::parse(&record.encode()), Some(record));
         }
         // A record of the first version.
-        let old = Record { len: 2, size: Some(5), directory: 9, path: None };
+        let old = Record { len: 2, size: Some(5), directory: 9, path: None, is_removed: false };
         assert_eq!(Record::parse("2 5 9\n"), Some(old));
-        for text in ["", "5", "5 5", "x - 2", "5 y 2", "5 - z", "5 5 5 5", "2 5 5 \"/a\"", "3 5 5 5 \"/a\""] {
+        for text in ["", "5", "5 5", "x - 2", "5 y 2", "5 - z", "5 5 5 5", "2 5 5 \"/a\"", "4 5 5 5 \"/a\""] {
             assert_eq!(Record::parse(text), None, "{text}");
         }
     }
 
     /// Makes a configuration that shows one shared file.
-    fn config(scratch: &Scratch, lun: &str) -> Config {
+    pub(super) fn config(scratch: &Scratch, lun: &str) -> Config {
         let text = format!(
             "portal = [{{ listen = \"127.0.0.1\" }}]\nlun = [{{ name = \"a\", type = \"file\", {lun} }}]\n\
              [[target]]\nname = \"iqn.2001-04.com.example:a\"\nlun = [{{ share = \"a\" }}]\n"
@@ -217,9 +371,52 @@ mod tests {
             assert_eq!(check(lun), Ok(()), "{lun}");
             keep(lun);
             assert!(check("path = \"long\", size = \"1M\"").is_err(), "{lun}");
+            // This length was served last.
+            assert_eq!(check_restored(&config(&scratch, lun).units[0], &state), Ok(()), "{lun}");
+            length("long", 512);
+            let why = check_restored(&config(&scratch, lun).units[0], &state).unwrap_err();
+            assert!(
+                why.contains("has 512 bytes, and 4096 were") && why.ends_with(" to serve it as it is"),
+                "{why}"
+            );
+            length("long", 4096);
         }
         length("long", 1 << 20);
         assert_eq!(check("path = \"long\", size = \"1M\""), Ok(()));
+    }
+
+    #[test]
+    fn a_file_that_was_served_is_not_created_again_before_the_operator_says_so() {
+        let scratch = Scratch::new();
+        let state = StateDir::open(&scratch.path().join("state")).unwrap();
+        let path = scratch.path().join("a");
+        let length = |len: u64| fs::File::create(&path).unwrap().set_len(len).unwrap();
+        let config = config(&scratch, "path = \"a\", size = \"1M\"");
+        let none = Config { targets: Vec::new(), units: Vec::new(), ..config.clone() };
+        let unit = &config.units[0];
+        assert_eq!(check(unit, &state), Ok(()), "it was never served");
+        length(1 << 20);
+        save(&config, |_| true, &state).unwrap();
+        // A start without the LUN forgets nothing.
+        save(&none, |_| true, &state).unwrap();
+        length(4096);
+        assert!(check(unit, &state).unwrap_err().contains("has 4096 bytes"));
+        fs::remove_file(&path).unwrap();
+        let why = check(unit, &state).unwrap_err();
+        assert!(why.contains("is missing, and 1048576 bytes of it were served before"), "{why}");
+        note_removed(&config, &config, &state).unwrap();
+        assert!(check(unit, &state).is_err());
+        // An operator removes the LUN, and then the file. A file that is only shorter is still not filled.
+        note_removed(&config, &none, &state).unwrap();
+        assert_eq!(check(unit, &state), Ok(()));
+        length(4096);
+        assert!(check(unit, &state).is_err());
+        length(1 << 20);
+        save(&config, |_| true, &state).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert!(check(unit, &state).is_err(), "it is served again");
+        fs::remove_file(state.size_file(unit.identity.naa)).unwrap();
+        assert_eq!(check(unit, &state), Ok(()));
     }
 
     #[test]
@@ -232,5 +429,16 @@ mod tests {
         config.targets[0].luns.clear();
         save(&config, |_| true, &state).unwrap();
         assert!(!kept.exists());
+    }
+
+    #[test]
+    fn hostile_paths_are_read_as_they_were_written() {
+        let mut rng = base::rng::Rng::from_seed(1);
+        for _ in 0..2000 {
+            let path = Some(quoted(Path::new(&crate::serve::hostile_names::text(&mut rng))));
+            let (size, is_removed) = ((rng.below(2) == 0).then_some(7), rng.below(2) == 0);
+            let record = Record { len: 5, size, directory: 9, path, is_removed };
+            assert_eq!(Record::parse(&record.encode()), Some(record));
+        }
     }
 }

@@ -1,9 +1,9 @@
 //! Tells the service manager the state of the daemon (`sd_notify(3)`). Nothing is sent unless a service
 //! manager asks for it.
 
+use crate::mailbox::{Receiver, RecvTimeoutError, Sender, channel};
 use std::io;
 use std::sync::Once;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;

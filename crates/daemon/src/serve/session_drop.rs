@@ -1,6 +1,6 @@
 //! Ends sessions at the request of a client of the admin socket.
 
-use std::sync::mpsc::channel;
+use crate::mailbox::channel;
 use std::time::{Duration, Instant};
 
 use drivers::message_queue::Handle;

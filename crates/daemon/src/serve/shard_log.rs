@@ -9,6 +9,7 @@ use iscsi::target::contract::{FailedLogin, SessionEnd};
 use iscsi::target::initiator_notes::{InitiatorNote, NoteKind};
 use security::Level;
 use shard::admin::ShardEvent;
+use shard::config::TargetPortName;
 
 use super::admin_api::protection_by;
 use super::reactor_shard::ReactorShard;
@@ -51,7 +52,14 @@ impl ReactorShard {
                 ShardEvent::SessionDown { initiator, target, peer, why } => {
                     let from = peer.map_or(String::new(), |peer| format!(" from {peer}"));
                     let with = target.as_ref().map_or(String::new(), |target| format!(" with {target}"));
-                    if matches!(why, SessionEnd::LoggedOut | SessionEnd::Reinstated | SessionEnd::Closed) {
+                    if matches!(
+                        why,
+                        SessionEnd::LoggedOut
+                            | SessionEnd::LogoutCaused
+                            | SessionEnd::LastConnectionClosed
+                            | SessionEnd::Reinstated
+                            | SessionEnd::Closed
+                    ) {
                         crate::info!(
                             { initiator: &initiator, target: target.as_ref() },
                             "session of {initiator}{from}{with} is over: {why}"
@@ -63,12 +71,21 @@ impl ReactorShard {
                         );
                     }
                 }
-                ShardEvent::LunWithheld { initiator, target, lun } => {
+                ShardEvent::LunWithheld { initiator, target, lun, claims } => {
                     let of = target.as_ref().map_or(String::new(), |target| format!(" of {target}"));
                     crate::warning!(
                         { initiator: &initiator, target: target.as_ref(), lun: lun },
                         "LUN {lun}{of} is not the disk that {initiator} opened: it is withheld from this initiator \
-                         until the initiator has logged out and in again, or until the LUN is that disk again"
+                         until the initiator has logged out of {} and in again, or until the LUN is that disk again",
+                        ports_text(&claims)
+                    );
+                }
+                ShardEvent::AllLunsWithheld { initiator, target } => {
+                    let of = target.as_ref().map_or(String::new(), |target| format!(" of {target}"));
+                    crate::warning!(
+                        { initiator: &initiator, target: target.as_ref() },
+                        "every LUN{of} is withheld from {initiator}: the record of the disks that it has used cannot be \
+                         read, as the log says at the start"
                     );
                 }
                 ShardEvent::LoginRefused(FailedLogin { peer, claims, why }) => {
@@ -243,4 +260,14 @@ fn log_initiator_note(note: &InitiatorNote) {
             peer.ip()
         ),
     }
+}
+
+/// Returns the names of target ports for a message.
+fn ports_text(ports: &[TargetPortName]) -> String {
+    let names = ports.iter().map(|port| match port {
+        TargetPortName::PortalGroup(tag) => format!("portal group {}", tag.0),
+        TargetPortName::Group(group) => format!("HyperSCSI group {:?}", &**group),
+    });
+    let names: Vec<String> = names.collect();
+    if names.is_empty() { "the target".to_owned() } else { names.join(" and ") }
 }

@@ -1,7 +1,7 @@
 //! Forwards signals to the main thread as events.
 
+use crate::mailbox::Sender;
 use std::io;
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};

@@ -1,9 +1,11 @@
 //! The state directory: files that must survive a crash and a loss of power. One file per logical unit holds
 //! its persistent state, such as persistent reservations; the crate `device` defines its contents.
 //!
-//! A file is replaced as a whole: the new contents are written to a temporary file, made durable and renamed,
-//! and the directory is made durable. A reader finds either the old state or the new one. If the directory
-//! cannot be made durable, the former file is put back: what was refused must not be there after a restart.
+//! A file is replaced as a whole: the new contents are written to a second file and made durable, both files
+//! exchange their names, and the directory is made durable. A reader finds either the old state or the new
+//! one. The second file stays, so that a replacement needs no new storage: hosts' data may have filled the
+//! file system. If the directory cannot be made durable, the former file is put back: what was refused must
+//! not be there after a restart.
 
 mod lock;
 
@@ -13,7 +15,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use backends::exchanged_file;
+use base::int_cast::to_u64;
 use device::persistent_state::unfinished_sanitize;
+use security::guess_limit::GuessLimit;
 
 pub(super) use lock::StateLock;
 
@@ -25,6 +30,9 @@ use crate::os_error;
 /// The most bytes that are read of a state: one byte more than the longest state that is written, so that the
 /// device server detects a state that is too long.
 const STATE_LEN_MAX: usize = device::persistent_state::MAX_LEN + 1;
+
+/// The storage for the record of a loss: a few lines with a path.
+const LOSS_RESERVED: u64 = 8 << 10;
 
 /// The state directory of a running daemon.
 #[derive(Clone, Debug)]
@@ -51,6 +59,9 @@ pub struct StateError {
     source: io::Error,
 }
 
+/// What the names of the records end with that say what was served.
+const SERVED: [&str; 4] = [".size", ".place", ".luks", ".device"];
+
 impl StateDir {
     /// Opens a state directory. Creates it, with mode 0700, if it is missing.
     ///
@@ -70,9 +81,26 @@ impl StateDir {
         Ok(Self { root, units, lock: None })
     }
 
-    /// Keeps the lock of the directory until this and every clone of it are dropped.
+    /// Keeps the lock of the directory until this and every clone of it are dropped. Reserves the storage
+    /// that replacements need, on a thread of its own: a disk that hangs delays nothing else.
     pub(super) fn keep(&mut self, lock: StateLock) {
         self.lock = Some(Arc::new(lock));
+        let state = self.clone();
+        // Without the thread, replacements may need new storage.
+        let _ = std::thread::Builder::new().name("reserve".to_owned()).spawn(move || state.reserve_storage());
+    }
+
+    /// Reserves the storage for replacements of the files that hosts depend on: reservations, target ports,
+    /// bindings and the limit on guesses. An earlier release reserved none for its files.
+    fn reserve_storage(&self) {
+        let states = self.unit_files(".state").unwrap_or_default().into_iter();
+        for path in states.chain([self.ports(), self.bindings(), self.guesses()]) {
+            if let Ok(found) = path.symlink_metadata()
+                && found.is_file()
+            {
+                exchanged_file::reserve(&path, reserved_len(found.len()));
+            }
+        }
     }
 
     /// Returns the lock of the directory, if this keeps it.
@@ -90,24 +118,100 @@ impl StateDir {
         self.units.path.join(format!("{unit}.size"))
     }
 
+    /// Returns the path of the file that records where a unit's file was served last.
+    pub(super) fn place_file(&self, unit: Naa) -> PathBuf {
+        self.units.path.join(format!("{unit}.place"))
+    }
+
+    /// Returns the path of the file that records the LUKS2 header of a unit's medium.
+    pub(super) fn header_file(&self, unit: Naa) -> PathBuf {
+        self.units.path.join(format!("{unit}.luks"))
+    }
+
+    /// Removes the record of the LUKS2 header of a unit's medium.
+    pub(super) fn forget_header(&self, unit: Naa) {
+        forget(&self.header_file(unit));
+    }
+
+    /// Returns the path of the file that records a unit's block device.
+    pub(super) fn device_file(&self, unit: Naa) -> PathBuf {
+        self.units.path.join(format!("{unit}.device"))
+    }
+
+    /// Removes the record of a unit's block device.
+    pub(super) fn forget_device(&self, unit: Naa) {
+        forget(&self.device_file(unit));
+    }
+
     /// Returns the path of the file that records on which medium a unit's SANITIZE or FORMAT UNIT is under
     /// way.
     pub(super) fn sanitize_file(&self, unit: Naa) -> PathBuf {
         self.units.path.join(format!("{unit}.sanitize"))
     }
 
-    /// Removes the length records of units whose world-wide names are not `known`.
-    pub(super) fn forget_sizes(&self, known: impl Fn(&str) -> bool) {
+    /// Removes the oldest records of what was served of units whose world-wide names are not
+    /// `known`, if there are more than `most`.
+    pub(super) fn trim_sizes(&self, known: impl Fn(&str) -> bool, most: usize) {
+        let mut absent = Vec::new();
         for entry in fs::read_dir(&self.units.path).into_iter().flatten().flatten() {
             let path = entry.path();
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            // A temporary file that a crash left is not in use: only this thread writes these files.
-            let is_left = name.ends_with(".size.new");
-            if is_left || name.strip_suffix(".size").is_some_and(|unit| !known(unit)) {
-                // A record that cannot be removed is read again only if the same disk is configured again.
-                let _ = fs::remove_file(&path);
+            let unit = || SERVED.iter().find_map(|suffix| name.strip_suffix(suffix));
+            if name
+                .strip_suffix(".new")
+                .is_some_and(|name| SERVED.iter().any(|suffix| name.ends_with(suffix)))
+            {
+                // The second file of a record is of no use without it. Only this thread writes these files.
+                if !path.with_extension("").exists() {
+                    let _ = fs::remove_file(&path);
+                }
+            } else if unit().is_some_and(|unit| !known(unit)) {
+                let written = entry.metadata().and_then(|facts| facts.modified());
+                absent.push((written.unwrap_or(std::time::UNIX_EPOCH), path));
             }
         }
+        absent.sort_unstable();
+        for (_, path) in absent.iter().take(absent.len().saturating_sub(most)) {
+            // A record that cannot be removed is read again only if the same disk is configured again.
+            let _ = fs::remove_file(path);
+            exchanged_file::forget(path);
+        }
+    }
+
+    /// Returns the files of units whose names end with `suffix`.
+    ///
+    /// # Errors
+    /// [`StateError`]
+    pub(super) fn unit_files(&self, suffix: &str) -> Result<Vec<PathBuf>, StateError> {
+        let list = || -> io::Result<Vec<PathBuf>> {
+            let paths = fs::read_dir(&self.units.path)?.map(|entry| Ok(entry?.path()));
+            let mut paths: Vec<PathBuf> = paths.collect::<io::Result<_>>()?;
+            paths.retain(|path| path.as_os_str().to_string_lossy().ends_with(suffix));
+            paths.sort_unstable();
+            Ok(paths)
+        };
+        list().map_err(|source| StateError { what: "list", path: self.units.path.clone(), source })
+    }
+
+    /// Writes the record of a loss; returns when it is durable.
+    ///
+    /// # Errors
+    /// [`StateError`]
+    pub(super) fn save_loss(&self, name: &str, bytes: &[u8]) -> Result<(), StateError> {
+        self.units.replace(&self.units.path.join(name), bytes)
+    }
+
+    /// Reserves storage for a record of a loss, so that it can be written when the file system is full.
+    pub(super) fn reserve_loss(&self, name: &str) {
+        exchanged_file::reserve(&self.units.path.join(name), LOSS_RESERVED);
+    }
+
+    /// Removes the record of a loss; returns when that is durable.
+    ///
+    /// # Errors
+    /// [`StateError`]; the record is still there then.
+    pub(super) fn remove_loss(&self, path: &Path) -> Result<(), StateError> {
+        self.units.remove(path)
     }
 
     /// Returns the path of the key file of an encrypted unit that is on a block device.
@@ -154,6 +258,7 @@ impl StateDir {
         if !is_unfinished {
             // Each save of such an operation replaces the record, so one that cannot be removed does no harm.
             let _ = fs::remove_file(&record);
+            exchanged_file::forget(&record);
         }
         Ok(())
     }
@@ -207,18 +312,11 @@ impl StateDir {
     /// [`StateError`]
     pub(super) fn load_bindings(&self) -> Result<Option<String>, StateError> {
         match fs::read(self.bindings()) {
-            // Text that is not UTF-8 is damaged, and the checksum shows it.
+            // Text that is not UTF-8 is damaged, and the checksums show it.
             Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(source) => Err(StateError { what: "read", path: self.bindings(), source }),
         }
-    }
-
-    /// Returns the error that the nexus bindings are damaged.
-    pub(super) fn damaged_bindings(&self) -> StateError {
-        let why = "it is damaged; restore it from a backup, or log out on every host and remove it";
-        let source = io::Error::new(ErrorKind::InvalidData, why);
-        StateError { what: "parse the nexus bindings in", path: self.bindings(), source }
     }
 
     /// Writes the text of the nexus bindings; returns when it is durable.
@@ -229,12 +327,45 @@ impl StateDir {
         self.root.replace(&self.bindings(), text.as_bytes())
     }
 
+    /// Reads the text of the limit on guesses; `None` when there is none.
+    ///
+    /// # Errors
+    /// [`StateError`]
+    pub(super) fn load_guesses(&self) -> Result<Option<String>, StateError> {
+        let read = || -> io::Result<Vec<u8>> {
+            let most = u64::try_from(GuessLimit::STORED_LEN_MAX).unwrap_or(u64::MAX);
+            let mut bytes = Vec::new();
+            File::open(self.guesses())?.take(most).read_to_end(&mut bytes)?;
+            Ok(bytes)
+        };
+        match read() {
+            // Text that is not UTF-8 is damaged, and its reader says so.
+            Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(StateError { what: "read", path: self.guesses(), source }),
+        }
+    }
+
+    /// Writes the text of the limit on guesses; returns when it is durable.
+    ///
+    /// # Errors
+    /// [`StateError`]; the former text is still there then.
+    pub(super) fn save_guesses(&self, text: &str) -> Result<(), StateError> {
+        self.root.replace(&self.guesses(), text.as_bytes())
+    }
+
+    /// Returns the path of the limit on guesses.
+    pub(super) fn guesses(&self) -> PathBuf {
+        self.root.path.join("guesses")
+    }
+
     /// Returns the path of the audit log.
     pub(super) fn audit_log(&self) -> PathBuf {
         self.root.path.join("audit.log")
     }
 
-    fn bindings(&self) -> PathBuf {
+    /// Returns the path of the nexus bindings.
+    pub(super) fn bindings(&self) -> PathBuf {
         self.root.path.join("bindings")
     }
 
@@ -265,7 +396,11 @@ impl Directory {
             Err(source) if source.kind() != ErrorKind::NotFound => {
                 Err(StateError { what: "remove", path: path.to_path_buf(), source })
             }
-            _ => self.sync_or_put_back(path, former),
+            _ => {
+                self.sync_or_put_back(path, former)?;
+                exchanged_file::forget(path);
+                Ok(())
+            }
         }
     }
 
@@ -326,27 +461,33 @@ fn check_closed(path: &Path) -> Result<(), StateError> {
     Ok(())
 }
 
-/// Returns the path of the temporary file for the next contents of a file. Different threads replace files of
-/// one unit at the same time, so each file has a temporary file of its own. A temporary file that a crash
-/// left is overwritten, and never read.
-fn temp_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    PathBuf::from(name)
+/// Removes a record of what was served. One that stays forbids too much, and its message names it.
+fn forget(record: &Path) {
+    let _ = fs::remove_file(record);
+    exchanged_file::forget(record);
 }
 
-/// Replaces a file as a whole.
+/// Replaces a file as a whole. Different threads replace files of one unit at the same time: each file has a
+/// second file of its own.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
     let failed = |what, path: &Path| {
         let path = path.to_path_buf();
         move |source| StateError { what, path, source }
     };
-    let fresh = temp_path(path);
-    write_durably(&fresh, bytes).map_err(failed("write", &fresh))?;
-    fs::rename(&fresh, path).map_err(failed("replace", path))
+    let reserve = reserved_len(to_u64(bytes.len()));
+    let second = exchanged_file::second_path(path);
+    exchanged_file::write_next(path, bytes, reserve).map_err(failed("write", &second))?;
+    exchanged_file::exchange(path, reserve).map_err(failed("replace", path))
 }
 
-fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Returns how much storage a file has whose contents are so long: twice as much, and some more, because they
+/// become longer with each host that registers or logs in.
+fn reserved_len(len: u64) -> u64 {
+    const RESERVED_MIN: u64 = 16 << 10;
+    len.saturating_mul(2).max(RESERVED_MIN)
+}
+
+pub(super) fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(bytes)?;
     file.sync_all()
@@ -392,11 +533,57 @@ mod tests {
         let state = StateDir::open(scratch.path()).unwrap();
         state.save_state(UNIT, b"old").unwrap();
         // A crash between write and rename leaves these files.
-        fs::write(temp_path(&state.file(UNIT)), b"ha").unwrap();
-        fs::write(temp_path(&state.size_file(UNIT)), b"5 5 5").unwrap();
+        fs::write(exchanged_file::second_path(&state.file(UNIT)), b"ha").unwrap();
+        fs::write(exchanged_file::second_path(&state.size_file(UNIT)), b"5 5 5").unwrap();
         assert_eq!(state.load(UNIT).unwrap().as_deref(), Some(&b"old"[..]));
         state.save_state(UNIT, b"new").unwrap();
         assert_eq!(state.load(UNIT).unwrap().as_deref(), Some(&b"new"[..]));
+    }
+
+    #[test]
+    fn a_state_is_replaced_without_new_storage() {
+        let scratch = Scratch::new();
+        let state = StateDir::open(scratch.path()).unwrap();
+        state.save_state(UNIT, b"first").unwrap();
+        let storage = || -> u64 {
+            fs::read_dir(scratch.path().join("units"))
+                .unwrap()
+                .map(|file| file.unwrap().metadata().unwrap().blocks())
+                .sum()
+        };
+        let before = storage();
+        for len in [8000, 3, 4097, 1] {
+            state.save_state(UNIT, &vec![b'x'; len]).unwrap();
+            assert_eq!(state.load(UNIT).unwrap().unwrap().len(), len);
+            assert_eq!(storage(), before, "{len} bytes");
+        }
+        state.save_state(UNIT, b"").unwrap();
+        assert_eq!(fs::read_dir(scratch.path().join("units")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn files_of_an_earlier_release_are_replaced_without_new_storage() {
+        let scratch = Scratch::new();
+        let state = StateDir::open(scratch.path()).unwrap();
+        for path in [state.file(UNIT), state.ports(), state.bindings(), state.guesses()] {
+            fs::write(path, b"former").unwrap();
+        }
+        state.reserve_storage();
+        let storage = || -> Vec<u64> {
+            let folders = [scratch.path().to_owned(), scratch.path().join("units")];
+            let files = folders.iter().flat_map(|folder| fs::read_dir(folder).unwrap());
+            let files = files.map(|file| file.unwrap().metadata().unwrap()).filter(fs::Metadata::is_file);
+            files.map(|found| found.blocks()).collect()
+        };
+        let before = storage();
+        assert_eq!(before.len(), 8, "each file has a second one");
+        assert!(before.iter().all(|blocks| blocks * 512 >= 16 << 10), "{before:?}");
+        state.save_state(UNIT, &[b'x'; 9000]).unwrap();
+        state.save_bindings(&"x".repeat(9000)).unwrap();
+        state.save_guesses("x").unwrap();
+        let sum = |of: &[u64]| -> u64 { of.iter().sum() };
+        // The file that was replaced by a longer one keeps more for the next.
+        assert!(sum(&storage()) <= sum(&before) + 4 * (4096 / 512), "{:?}", storage());
     }
 
     #[test]
@@ -425,7 +612,7 @@ mod tests {
         let scratch = Scratch::new();
         let state = StateDir::open(scratch.path()).unwrap();
         // The temporary file of another thread that is about to replace the length record.
-        let half = temp_path(&state.size_file(UNIT));
+        let half = exchanged_file::second_path(&state.size_file(UNIT));
         fs::write(&half, b"5 5").unwrap();
         state.save_state(UNIT, b"reserved").unwrap();
         assert_eq!(fs::read(&half).unwrap(), b"5 5");

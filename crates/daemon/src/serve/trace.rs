@@ -3,9 +3,9 @@
 //! A reactor puts what it receives and sends into a [`Recorder`]. The thread of the client takes it from
 //! there and writes it to the client. A slow client loses PDUs from its capture and delays no session.
 
+use crate::mailbox::channel;
 use std::io::{ErrorKind as IoErrorKind, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 

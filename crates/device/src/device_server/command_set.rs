@@ -24,6 +24,9 @@ pub(crate) struct CommandSet {
     pub(crate) device_type: DeviceType,
     /// The commands beside those of SPC. A command with the operation code of one of SPC replaces that.
     pub(crate) rows: &'static [Row],
+    /// Whether the bits of CDBs that once had a meaning are ignored: bits 7 to 5 of byte 1, where SCSI-2 had
+    /// the LUN, and the vendor-specific bits of the control byte.
+    pub(crate) ignores_obsolete_bits: bool,
     /// The row of operation codes without one, if the unit passes them to a device.
     pub(crate) fallback: Option<&'static Row>,
     /// Whether the unit has a copy manager, which reads and writes blocks.

@@ -25,7 +25,7 @@ use crate::pr::PersistentReservations;
 use crate::recorder::Recorder;
 use crate::sanitizer::Sanitizer;
 use crate::self_test::SelfTestResults;
-use crate::settings::Settings;
+use crate::settings::{NexusSettings, Settings};
 use crate::spc_state::SpcState;
 use crate::spc2_reserve::Spc2Reservation;
 use crate::tape_drive::TapeDrive;
@@ -109,7 +109,9 @@ impl DeviceServer {
             idle: _,
             idle_since: _,
             full_at,
+            space_threshold,
             saves: _,
+            operator_removal: _,
             closing_cache: _,
             drains: _,
             retiring: _,
@@ -118,8 +120,8 @@ impl DeviceServer {
         ServerState {
             reported: self.reported(),
             nexuses: nexuses.export(index_of),
-            // The next process knows of nothing to flush but by this.
-            settings: Settings { write_cache: self.has_write_cache(), ..settings.clone() }.export(),
+            settings: settings.export(),
+            owes_flush: self.owes_flush(),
             spc: spc.export(now, sanitizer, index_of),
             orw_generations: orw_generations.export(),
             copies: operations.export(index_of),
@@ -129,6 +131,7 @@ impl DeviceServer {
             idle_ns: nanoseconds(idle),
             flush_failed: *flush_failed || medium.has_late_flush_failure(),
             full_at: *full_at,
+            space_threshold: *space_threshold,
             drain: match drain {
                 Drain::Ended { flush_failed } => Some(DrainState { flush_failed: *flush_failed }),
                 Drain::No | Drain::Ending | Drain::Saving | Drain::Flushing => None,
@@ -194,9 +197,14 @@ impl DeviceServer {
             _ => return Err(RestoreError::DeviceType),
         };
         let (spc, sanitizer) = self.check_spc(now, &state.spc, nexus_of)?;
+        let mut settings = Settings::restore(&state.settings, self.info.config.tasks.nexus_task_sets)?;
+        let of_nexuses = core::mem::take(&mut settings.nexus);
+        // Earlier releases did not tell whether a host has set it.
+        let reports = &mut settings.provisioning_reports;
+        reports.is_set |= reports.on != self.info.config.reports_provisioning();
         Ok(RestoredServer {
-            nexuses: RestoredNexuses::of(&state.nexuses, nexus_of)?,
-            settings: Settings::restore(&state.settings, self.info.config.tasks.nexus_task_sets)?,
+            nexuses: RestoredNexuses::of(&state.nexuses, of_nexuses, nexus_of)?,
+            settings,
             spc,
             orw_generations: OrwGenerations::restore(&state.orw_generations),
             operations: Operations::restore(&state.copies, nexus_of)?,
@@ -214,7 +222,11 @@ impl DeviceServer {
         nexus_of: NexusOf<'_>,
     ) -> Result<(SpcState, Sanitizer), RestoreError> {
         let nexus_task_sets = self.info.config.tasks.nexus_task_sets;
-        let settings = |state| Settings::restore(state, nexus_task_sets);
+        // Settings of nexuses are not saved; earlier releases kept those of all hosts with the others.
+        let settings = |state| {
+            let settings = Settings::restore(state, nexus_task_sets)?;
+            Ok::<_, RestoreError>(Settings { nexus: NexusSettings::DEFAULT, ..settings })
+        };
         let (sanitizer, sanitize_journal) = Sanitizer::restore(state.sanitize_failure.as_ref());
         let spc = SpcState {
             pr: PersistentReservations::restore(&state.reservations)?,
@@ -248,8 +260,8 @@ impl DeviceServer {
         self.now = now;
         self.nexuses.adopt(nexuses);
         self.settings = settings;
-        if self.settings.write_cache {
-            self.medium.assume_unflushed_changes();
+        if self.settings.write_cache || state.owes_flush {
+            self.medium.assume_owed_flush();
         }
         self.spc = spc;
         self.sanitizer = sanitizer;
@@ -260,8 +272,11 @@ impl DeviceServer {
         self.errors = state.errors.restore();
         self.idle = Duration::from_nanos(state.idle_ns);
         self.idle_since = Some(now);
-        self.flush_failed = state.flush_failed;
+        // The owner may have reported a loss already.
+        self.flush_failed |= state.flush_failed;
         self.full_at = state.full_at;
+        // The owner may have measured the storage already.
+        self.space_threshold = state.space_threshold.or(self.space_threshold);
         self.drain = match state.drain {
             Some(DrainState { flush_failed }) => Drain::Ended { flush_failed },
             None => Drain::No,
@@ -298,18 +313,18 @@ impl DeviceServer {
         }
     }
 
-    /// Establishes the unit attentions for what has changed between both processes.
+    /// Establishes the unit attentions for what has changed between both processes. INQUIRY DATA HAS CHANGED
+    /// is none of them: the configuration is the same, so only another release can report other data. Linux
+    /// fails the backup to a tape drive and the file system on a removable disk that receive it, and reads
+    /// nothing anew.
     fn report_changes(&mut self, state: &ServerState) {
         let (was, is) = (&state.reported, self.reported());
         if (was.nexus_task_sets, was.task_aborted_status) != (is.nexus_task_sets, is.task_aborted_status) {
             let ReportedState { nexus_task_sets, task_aborted_status, .. } = *was;
             self.apply_task_rules(TaskRules { nexus_task_sets, task_aborted_status });
         }
-        if was.inquiry_crc32c != is.inquiry_crc32c {
-            self.nexuses.establish_ua_all(Asc::INQUIRY_DATA_HAS_CHANGED, None);
-        }
         if was.write_cache != is.write_cache {
-            self.settings.write_cache = self.power_on_settings().write_cache;
+            self.reset_write_cache();
         }
         if (was.write_cache, was.read_only) != (is.write_cache, is.read_only) {
             self.nexuses.establish_ua_all(Asc::MODE_PARAMETERS_CHANGED, None);

@@ -23,6 +23,10 @@ pub(crate) const DRAIN_FLUSH: u32 = 1;
 pub(super) const WITHHELD: Sense =
     Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_MANUAL_INTERVENTION_REQUIRED);
 
+/// The sense data of a unit whose medium does not answer: that of reads and writes that have waited in vain.
+pub(crate) const AWAY: Sense =
+    Sense::new(SenseKey::NOT_READY, Asc::LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION);
+
 impl DeviceServer {
     /// Reads the capabilities of the medium again. Every nexus receives a unit attention for a changed
     /// capacity.
@@ -41,8 +45,22 @@ impl DeviceServer {
         }
     }
 
-    /// Returns why the medium cannot be used now, or `None` if it can.
+    /// Returns why the unit is not ready, or `None` if it is. The operator's view of the unit reports the
+    /// same ([`LogicalUnit::not_ready`](crate::unit::LogicalUnit::not_ready)).
     pub(crate) fn not_ready(&self) -> Option<Sense> {
+        self.io_obstacle().or_else(|| self.medium.is_away().then_some(AWAY))
+    }
+
+    /// Returns what makes the medium unusable that no command of an initiator changes, or `None`.
+    pub(crate) fn medium_trouble(&self) -> Option<Sense> {
+        let is_away = || self.medium.is_away().then_some(AWAY);
+        self.withheld.then_some(WITHHELD).or_else(is_away)
+    }
+
+    /// Returns why the unit refuses reads and writes now, or `None` if it executes them. Those for a medium
+    /// that is away wait for it, as long as its store allows, so that a server can restart without a failed
+    /// command.
+    pub(crate) fn io_obstacle(&self) -> Option<Sense> {
         self.sanitizer
             .progress(self.info.capabilities.len)
             .or_else(|| self.withheld.then_some(WITHHELD))
@@ -90,9 +108,12 @@ impl DeviceServer {
         }
     }
 
-    /// Applies a changed length of the disc. Every nexus but the one that changed it receives a unit
-    /// attention.
-    pub(crate) fn apply_disc_length(&mut self, by: NexusId) {
+    /// Applies the length of a disc that was erased and formatted. Every nexus but the one that formatted it
+    /// receives a unit attention if the length has changed. All of them receive a media event: Linux reads
+    /// the capacity anew, and forgets what it has cached of the disc, only after one, also on the host that
+    /// formatted the disc.
+    pub(crate) fn disc_formatted(&mut self, by: NexusId) {
+        self.nexuses.record_media_event(MediaEvent::NewMedia);
         let before = self.info.capacity();
         self.limit_to_disc();
         if self.info.capacity() != before {
@@ -100,19 +121,36 @@ impl DeviceServer {
         }
     }
 
-    /// Drains the unit, or lets tasks use its medium again. Every nexus receives a unit attention then: the
-    /// operator may have changed the medium meanwhile. A drain that has ended flushes once more.
+    /// Drains the unit, or lets tasks use its medium again. A drain that has ended flushes once more.
     pub(crate) fn set_drained(&mut self, drained: bool) {
         match (self.drain, drained) {
             (Drain::No | Drain::Ended { .. }, true) => self.drain = Drain::Ending,
             (Drain::Ending | Drain::Saving | Drain::Flushing, true) | (Drain::No, false) => {}
             (_, false) => {
                 self.drain = Drain::No;
-                self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, None);
+                if !self.keeps_medium() {
+                    self.nexuses.establish_ua_all(Asc::MEDIUM_MAY_HAVE_CHANGED, None);
+                }
                 self.copy_manager.tokens.revoke_all();
                 self.refresh_capabilities();
+                if self.tape.is_some() {
+                    self.cartridge_inserted();
+                }
             }
         }
+    }
+
+    /// Returns whether the operator cannot have changed the medium during a drain. The unit attention would
+    /// fail the command of a host that does not repeat it, such as a WRITE of Linux to a tape drive.
+    ///
+    /// A device that is passed through reports changes itself. A tape drive and a drive with a writable disc
+    /// work with what they know of their medium, so its files must not change. A cartridge that was put in
+    /// during the drain is reported when it is loaded. A host prevents the removal of a medium while it uses
+    /// it: Linux that of a mounted disc or removable disk, and takes every unit attention of one for another
+    /// medium.
+    fn keeps_medium(&self) -> bool {
+        let has_record = self.tape.is_some() || self.recorder.is_some() || self.changer.is_some();
+        has_record || self.pass_through.is_some() || self.spc.removal.check().is_err()
     }
 
     /// Returns how far the operator's drain of the unit is.
@@ -126,10 +164,13 @@ impl DeviceServer {
     }
 
     /// Flushes the medium of a drained unit once nothing else is under way: no task, no operation whose task
-    /// has ended, no SANITIZE or FORMAT UNIT. The record of a writable disc is saved before. Returns whether
-    /// one of these has begun.
+    /// has ended, no SANITIZE or FORMAT UNIT, no motion, no unload for one. The record of a writable disc is
+    /// saved before. Returns whether one of these has begun.
     pub(crate) fn flush_drained(&mut self, tasks: usize) -> bool {
-        let is_busy = tasks > 0 || !self.medium.is_idle() || self.sanitizer.is_running();
+        let is_moving = self.changer.as_ref().is_some_and(|changer| changer.is_moving());
+        let is_ejecting = self.tape.as_ref().is_some_and(|drive| drive.is_ejecting);
+        let is_busy =
+            tasks > 0 || !self.medium.is_idle() || self.sanitizer.is_running() || is_moving || is_ejecting;
         if !matches!(self.drain, Drain::Ending | Drain::Saving) || is_busy {
             return false;
         }

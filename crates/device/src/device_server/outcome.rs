@@ -13,6 +13,7 @@ use store::api::{Failure, OpOutput};
 
 use super::DeviceServer;
 use crate::contract::{NexusId, SenseBytes, ThirdPartyResult};
+use crate::library::MotionFailure;
 use crate::task::{TaskId, TaskInfo};
 use one_operation::{Read, Write};
 
@@ -156,5 +157,15 @@ impl JobStep {
     /// The end of a job that received an input which it did not request: a bug in this program.
     pub(crate) const fn unexpected_input() -> Self {
         Self::Done(Outcome::bug())
+    }
+}
+
+impl MotionFailure {
+    /// Returns the outcome of the command.
+    pub(crate) const fn outcome(self) -> Outcome {
+        match self {
+            Self::Busy => Outcome::Status(Status::BUSY),
+            Self::CheckCondition(sense) => Outcome::CheckCondition(sense),
+        }
     }
 }

@@ -80,8 +80,11 @@ pub(crate) enum AttentionRule {
 /// What a command requires of the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MediumNeed {
-    /// Nothing: the command is executed whether or not the unit is ready.
+    /// Nothing: the command does not use the medium.
     NotNeeded,
+    /// The command can use the medium, and itself checks whether it may: it is executed whether or not the
+    /// unit is ready.
+    Optional,
     /// The unit must be ready.
     Ready,
     /// The unit must be ready, and the medium writable.
@@ -163,6 +166,15 @@ impl Table {
         self
     }
 
+    /// Returns the table with commands that ignore the bits which had a meaning in SCSI-2, unless they
+    /// evaluate them.
+    pub(crate) fn without_obsolete_bits(mut self) -> Self {
+        for entry in &mut self.rows {
+            entry.forbidden &= !obsolete(entry.row);
+        }
+        self
+    }
+
     /// Returns the rows of an operation code.
     pub(crate) fn rows_of(&self, opcode: u8) -> impl Iterator<Item = &'static Row> {
         self.entries(opcode).iter().map(|entry| entry.row)
@@ -232,6 +244,21 @@ fn unknown_service_action(cdb: &Cdb) -> Sense {
 fn forbidden(row: &Row) -> u128 {
     let checked = head([0xff; 16].get(..row.usage.len().min(16)).unwrap_or_default());
     checked & !head(row.usage) & !head(&[0xff]) & !action_mask(row)
+}
+
+/// Returns the bits of the first 16 bytes that had a meaning in SCSI-2: the LUN in byte 1, and the
+/// vendor-specific bits of the control byte, which is the last one.
+fn obsolete(row: &Row) -> u128 {
+    const LOGICAL_UNIT: u8 = 0xe0;
+    const VENDOR_SPECIFIC: u8 = 0xc0;
+    if row.opcode == opcode::VARIABLE_LENGTH {
+        return 0;
+    }
+    let mut bits = [0; 16];
+    if let [_, second, .., control] = bits.get_mut(..row.usage.len()).unwrap_or_default() {
+        (*second, *control) = (LOGICAL_UNIT, VENDOR_SPECIFIC);
+    }
+    u128::from_be_bytes(bits)
 }
 
 /// Returns the bits of the first 16 bytes that a service action occupies.

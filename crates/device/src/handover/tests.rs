@@ -8,3 +8,4 @@ mod fields;
 mod fixture;
 mod histories;
 mod media;
+mod write_cache;

@@ -176,7 +176,7 @@ impl ChangeRecord {
 
     fn end(&self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         if self.erases {
-            server.apply_disc_length(task.nexus);
+            server.disc_formatted(task.nexus);
         } else {
             server.limit_to_disc();
         }

@@ -8,6 +8,7 @@ const MEDIUM: MediumParameters = MediumParameters {
     locked: false,
     tape: TapeParameters::EMPTY,
     elements: Counts { drives: 0, slots: 0, mail_slots: 0 },
+    threshold_sets: None,
     layout: &crate::sbc::COMMAND_SET.mode,
 };
 
@@ -68,6 +69,25 @@ fn all_pages_come_in_ascending_order() {
 }
 
 #[test]
+fn only_a_unit_with_a_threshold_has_its_page() {
+    let medium = MediumParameters { threshold_sets: Some(0x0102_0304), ..MEDIUM };
+    let settings = fresh().with_provisioning_reports(true);
+    let page = |values, medium| {
+        let request = SenseRequest { values, ..ask(0x1c, 2) };
+        sense(request, lists(&settings, &settings), medium)
+    };
+    assert_eq!(page(PageControl::Current, MEDIUM).unwrap_err(), Sense::invalid_cdb(3, None));
+    let expected =
+        [[0x5c, 2, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0].as_slice(), &[0x80, 1, 0, 0, 1, 2, 3, 4]];
+    assert_eq!(page(PageControl::Current, medium).unwrap()[4..], expected.concat());
+    let changeable = page(PageControl::Changeable, medium).unwrap();
+    assert_eq!(changeable[8..], [0; 20]);
+    let list = list(&expected.concat());
+    assert_eq!(select(HeaderFormat::Six, &list, &settings, medium).unwrap(), settings);
+    assert!(select(HeaderFormat::Six, &list, &settings, MEDIUM).is_err());
+}
+
+#[test]
 fn everything_fits_what_mode_sense_6_can_say() {
     let request = SenseRequest { descriptor: true, ..ask(0x3f, 0xff) };
     let bytes = answer(request, &fresh());
@@ -95,7 +115,7 @@ fn a_page_that_there_is_none_of_is_pointed_at() {
 
 #[test]
 fn pages_have_the_bytes_of_the_standard() {
-    assert_eq!(current(0x01, 0), [&[0x01, 0x0a][..], &[0; 10]].concat());
+    assert_eq!(current(0x01, 0), [&[0x81, 0x0a][..], &[0; 10]].concat());
     assert_eq!(current(0x02, 0), [&[0x02, 0x0e][..], &[0; 14]].concat());
     assert_eq!(current(0x08, 0), [&[0x88, 0x12, 0x04][..], &[0; 17]].concat());
     assert_eq!(current(0x0a, 0), [0x8a, 0x0a, 0x02, 0x10, 0, 0, 0, 0, 0, 0, 0, 1]);
@@ -111,6 +131,7 @@ fn changeable_values_are_the_settings_and_nothing_else() {
     for page in Page::list(view.pages) {
         let mut expected = vec![0; page.body.len()];
         match (page.code, page.subpage) {
+            (0x01, 0) => expected[5] = 0x80,
             (0x08, 0) => expected[0] = 0x04,
             (0x0a, 0) => expected[..4].copy_from_slice(&[0x04, 0x06, 0x28, 0x40]),
             _ => {}
@@ -179,7 +200,7 @@ fn each_setting_can_be_changed_alone() {
 
 #[test]
 fn any_other_bit_is_refused_and_pointed_at() {
-    for row in MEDIUM.layout.pages {
+    for row in MEDIUM.layout.pages.iter().filter(|row| row.is_present(&MEDIUM)) {
         let page = current(row.code, row.subpage);
         let header = page.len() - row.len;
         for bit in 0..row.len * 8 {

@@ -13,6 +13,8 @@ use crate::document::{IndexOf, NexusOf, RestoreError, indices_are_unique};
 use crate::medium_removal::MediaEvent;
 use crate::pr::NexusName;
 use crate::pr::handover::NexusNameState;
+use crate::settings::NexusSettings;
+use crate::settings::handover::NexusSettingsState;
 use crate::tape_drive::TapeAlerts;
 use crate::unit_attention::{MAX_PENDING, UnitAttentions};
 
@@ -35,6 +37,9 @@ struct PresentState {
     attentions: Vec<SenseState>,
     media_event: MediaEventState,
     tape_alerts: u64,
+    /// The settings of the nexus, if they are others than those of the unit's settings.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    settings: Option<NexusSettingsState>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +70,7 @@ struct PresentNexus {
     attentions: UnitAttentions,
     media_event: MediaEvent,
     tape_alerts: TapeAlerts,
+    settings: NexusSettings,
 }
 
 impl Nexuses {
@@ -78,7 +84,7 @@ impl Nexuses {
             let name = NexusNameState::of(&NexusName { initiator_port, target_port });
             state.lost.push(LostState { name, attentions: export_attentions(attentions) });
         }
-        for NexusState { nexus, attentions, media_event, tape_alerts } in present {
+        for NexusState { nexus, attentions, media_event, tape_alerts, settings } in present {
             let name = NexusNameState::of(&NexusName::of(nexus));
             let attentions = export_attentions(attentions);
             let Some(index) = index_of(nexus.id) else {
@@ -97,6 +103,7 @@ impl Nexuses {
                     MediaEvent::MediaRemoval => MediaEventState::MediaRemoval,
                 },
                 tape_alerts: tape_alerts.bits(),
+                settings: (*settings != NexusSettings::DEFAULT).then(|| settings.export()),
             });
         }
         state.present.sort_by_key(|present| present.nexus);
@@ -131,10 +138,11 @@ impl Nexuses {
 impl PresentNexus {
     /// Replaces the state of the nexus, which learns of changes of its own access.
     fn adopt_into(self, present: &mut NexusState) {
-        let NexusState { nexus, attentions, media_event, tape_alerts } = present;
+        let NexusState { nexus, attentions, media_event, tape_alerts, settings } = present;
         *attentions = self.attentions;
         *media_event = self.media_event;
         *tape_alerts = self.tape_alerts;
+        *settings = self.settings;
         if (nexus.access == Access::ReadOnly) != self.is_read_only {
             attentions.establish(Asc::MODE_PARAMETERS_CHANGED);
         }
@@ -142,12 +150,16 @@ impl PresentNexus {
 }
 
 impl RestoredNexuses {
-    /// Checks the nexuses of a document.
+    /// Checks the nexuses of a document. Those that it gives no settings get `default`.
     ///
     /// # Errors
-    /// [`RestoreError`] for a nexus that is there twice, for ports that are none, and for too much of
-    /// anything.
-    pub(crate) fn of(state: &NexusesState, nexus_of: NexusOf<'_>) -> Result<Self, RestoreError> {
+    /// [`RestoreError`] for a nexus that is there twice, for ports that are none, for settings that a nexus
+    /// cannot have, and for too much of anything.
+    pub(crate) fn of(
+        state: &NexusesState,
+        default: NexusSettings,
+        nexus_of: NexusOf<'_>,
+    ) -> Result<Self, RestoreError> {
         let NexusesState { present, lost, unread_alerts } = state;
         if lost.len() > MAX_LOST {
             return Err(RestoreError::TooMany("lost nexuses"));
@@ -160,7 +172,8 @@ impl RestoredNexuses {
             Ok(Lost { initiator_port, target_port, attentions: restore_attentions(attentions)? })
         });
         let present = present.iter().map(|state| {
-            let PresentState { nexus, name, is_read_only, attentions, media_event, tape_alerts } = state;
+            let PresentState { nexus, name, is_read_only, attentions, media_event, tape_alerts, settings } =
+                state;
             let restored = PresentNexus {
                 name: name.restore()?,
                 is_read_only: *is_read_only,
@@ -172,6 +185,7 @@ impl RestoredNexuses {
                     MediaEventState::MediaRemoval => MediaEvent::MediaRemoval,
                 },
                 tape_alerts: TapeAlerts::of_bits(*tape_alerts),
+                settings: settings.map_or(Ok(default), NexusSettings::restore)?,
             };
             Ok((nexus_of(*nexus), restored))
         });

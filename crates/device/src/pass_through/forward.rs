@@ -64,6 +64,12 @@ impl Forward {
     }
 
     fn submit(&self, server: &mut DeviceServer, task: &TaskInfo, data: Option<DataList>) -> JobStep {
+        // The table admits commands such as INQUIRY whatever the state of the medium, and they are passed to
+        // the device, too.
+        if server.medium.has_too_many_abandoned() {
+            data.into_iter().for_each(|data| server.recycle(data));
+            return JobStep::Done(Outcome::Status(Status::BUSY));
+        }
         let transfer = match (self.plan, data) {
             (Plan::In(len), _) => Transfer::In(len),
             (Plan::Out(_), Some(data)) => Transfer::Out(data),

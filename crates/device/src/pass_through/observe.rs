@@ -144,11 +144,16 @@ fn loads(kind: u8, cdb: &Cdb) -> bool {
     if kind == 0x01 { cdb.u8(4) & LOAD != 0 } else { cdb.u8(4) & LOEJ_START == LOEJ_START }
 }
 
-/// Forgets a prevention that the device refused.
+/// Records that the device prevents removal, or forgets a prevention that it refused. What other nexuses
+/// asked for stays: the device has confirmed it, or has still to answer it.
 pub(super) fn prevention(server: &mut DeviceServer, task: &TaskInfo, answer: &Answer) -> Option<Outcome> {
-    if answer.status != Status::GOOD {
+    let is_confirmed = answer.status == Status::GOOD;
+    if !is_confirmed {
         server.spc.removal.allow(task.nexus);
-        server.pass_through.as_mut()?.prevents = false;
     }
+    let is_free = server.spc.removal.check().is_ok();
+    let device = server.pass_through.as_mut()?;
+    device.has_confirmed_prevention |= is_confirmed && device.prevents;
+    device.prevents &= device.has_confirmed_prevention || !is_free;
     None
 }

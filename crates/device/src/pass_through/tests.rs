@@ -19,7 +19,7 @@ use store::api::{
 };
 use store::null::Null;
 
-use crate::contract::{DeviceKind, SenseBytes, Tmf, TmfOutcome, UnitConfig};
+use crate::contract::{DeviceKind, SenseBytes, Tmf, TmfOutcome, UnitConfig, UnitEvent};
 use crate::testing::{A, B, Rig, config};
 
 const MAX: u32 = 64 << 10;
@@ -38,6 +38,7 @@ struct State {
     /// Commands that are not answered, while `holds` is set.
     held: Vec<(OpId, Transfer)>,
     holds: bool,
+    is_away: bool,
     done: VecDeque<Completion>,
 }
 
@@ -59,6 +60,7 @@ impl Fake {
             resets: 0,
             held: Vec::new(),
             holds: false,
+            is_away: false,
             done: VecDeque::new(),
         })))
     }
@@ -131,6 +133,10 @@ impl Store for Fake {
         Some(self.0.borrow().info)
     }
 
+    fn is_away(&self) -> bool {
+        self.0.borrow().is_away
+    }
+
     fn submit(&mut self, op: Op) {
         let mut state = self.0.borrow_mut();
         match op.action {
@@ -170,6 +176,22 @@ fn with(kind: u8, config: UnitConfig) -> (Rig, Fake) {
 }
 
 const READ_10: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 2, 0];
+
+#[test]
+fn a_device_whose_process_is_away_is_not_ready_without_being_asked() {
+    let (mut rig, fake) = served(0);
+    fake.0.borrow_mut().is_away = true;
+    let away = Asc::LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION;
+    for cdb in [[0; 6], [0x1b, 0, 0, 0, 1, 0]] {
+        rig.run(A, &cdb, 0, &[]).check(SenseKey::NOT_READY, away);
+    }
+    let sense = Sense::parse(&rig.run(A, &[3, 0, 0, 0, 252, 0], 252, &[]).good()).unwrap();
+    assert_eq!((sense.key, sense.asc), (SenseKey::NOT_READY, away));
+    assert_eq!(fake.seen(), [[0; 0]; 0]);
+    fake.0.borrow_mut().is_away = false;
+    rig.run(A, &[0; 6], 0, &[]).good();
+    assert_eq!(fake.seen().len(), 1);
+}
 
 #[test]
 fn counts_what_the_device_reads_and_writes() {
@@ -414,10 +436,33 @@ fn an_aborted_command_is_waited_for() {
     fake.release();
     rig.unit.store_ready(Instant::ORIGIN);
     rig.drain();
-    let outcomes = rig.events.iter().filter(|event| {
-        matches!(event, crate::contract::UnitEvent::TmfComplete { outcome: TmfOutcome::Complete, .. })
-    });
+    let outcomes = rig
+        .events
+        .iter()
+        .filter(|event| matches!(event, UnitEvent::TmfComplete { outcome: TmfOutcome::Complete, .. }));
     assert_eq!(outcomes.count(), 1);
+}
+
+#[test]
+fn a_device_that_hangs_for_ever_does_not_collect_the_inquiries_of_everybody() {
+    let limit = base::time::Duration::from_secs(60);
+    let (mut rig, fake) = with(0, UnitConfig { io_timeout: Some(limit), ..unit(false) });
+    fake.0.borrow_mut().holds = true;
+    for _ in 0..1000 {
+        let key = rig.start(A, &[0x12, 0, 0, 0, 36, 0], 36, 0);
+        if let Some(UnitEvent::CommandComplete { status, .. }) = rig.event_of(key) {
+            assert_eq!(status, Status::BUSY);
+            fake.release();
+            rig.unit.store_ready(Instant::ORIGIN);
+            rig.run(A, &[0x12, 0, 0, 0, 36, 0], 36, &[]).good();
+            return;
+        }
+        let at = rig.unit.poll_timeout().unwrap();
+        rig.unit.handle_timeout(at);
+        rig.drain();
+        rig.finish(key, &[]).check(SenseKey::ABORTED_COMMAND, Asc::TIMEOUT_ON_LOGICAL_UNIT);
+    }
+    panic!("there is no end to it");
 }
 
 #[test]
@@ -455,6 +500,41 @@ fn the_device_prevents_removal_while_any_nexus_does() {
     fake.answer(Answer::Check(Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE), Vec::new()));
     rig.run(A, &prevent, 0, &[]).illegal(Asc::INVALID_COMMAND_OPERATION_CODE);
     assert_eq!(fake.seen(), [prevent.to_vec()]);
+    rig.run(A, &allow, 0, &[]).good();
+    assert!(fake.seen().is_empty());
+}
+
+#[test]
+fn a_prevention_that_the_device_refuses_leaves_that_of_another_nexus() {
+    let (prevent, allow) = ([0x1e, 0, 0, 0, 1, 0], [0x1e, 0, 0, 0, 0, 0]);
+    let refuses = || Answer::Check(Sense::illegal(Asc::INVALID_COMMAND_OPERATION_CODE), Vec::new());
+    let (mut rig, fake) = served(5);
+    fake.0.borrow_mut().holds = true;
+    let [first, second] = [A, B].map(|nexus| rig.start(nexus, &prevent, 0, 0));
+    assert_eq!(
+        fake.seen(),
+        [prevent.to_vec(), prevent.to_vec()],
+        "nobody knows yet whether the device prevents"
+    );
+    fake.answer(refuses());
+    fake.release();
+    rig.ready();
+    rig.finish(first, &[]).illegal(Asc::INVALID_COMMAND_OPERATION_CODE);
+    rig.finish(second, &[]).good();
+    // The device has confirmed that of B, which ends with B's own word.
+    rig.run(A, &allow, 0, &[]).good();
+    assert!(fake.seen().is_empty());
+    rig.run(B, &allow, 0, &[]).good();
+    assert_eq!(fake.seen(), [allow.to_vec()]);
+    // Neither of two that the device refuses needs to be allowed.
+    fake.0.borrow_mut().holds = true;
+    let both = [A, B].map(|nexus| rig.start(nexus, &prevent, 0, 0));
+    fake.answer(refuses());
+    fake.answer(refuses());
+    fake.release();
+    rig.ready();
+    both.into_iter().for_each(|key| rig.finish(key, &[]).illegal(Asc::INVALID_COMMAND_OPERATION_CODE));
+    assert_eq!(fake.seen(), [prevent.to_vec(), prevent.to_vec()]);
     rig.run(A, &allow, 0, &[]).good();
     assert!(fake.seen().is_empty());
 }

@@ -8,13 +8,15 @@ use crate::contract::RelativePort;
 use crate::contract::TaskRules;
 use crate::pr::out::{KnownPorts, Request};
 use crate::pr::{NexusName, PrRole};
+use crate::settings::ProvisioningReports;
 
-/// Files written by releases with versions 1, 2 and 3: three registrants, the second of which holds Exclusive
+/// Files written by releases with versions 1 to 4: three registrants, the second of which holds Exclusive
 /// Access - Registrants Only, and identifying information of both kinds. Version 2 also has settings, version
-/// 3 also a failed format operation.
+/// 3 also a failed format operation, version 4 also LBPERE.
 const V1: &[u8] = include_bytes!("v1.bin");
 const V2: &[u8] = include_bytes!("v2.bin");
 const V3: &[u8] = include_bytes!("v3.bin");
+const V4: &[u8] = include_bytes!("v4.bin");
 
 const PORTS: [RelativePort; 2] = [RelativePort(1), RelativePort(2)];
 
@@ -67,9 +69,10 @@ fn forged(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 }
 
 #[test]
-fn version_3_is_what_is_written() {
+fn the_oldest_version_that_holds_the_state_is_what_is_written() {
     let (pr, information) = sample();
     assert_eq!(encode(&pr, &information, Some(&settings()), Some(&work())), V3);
+    assert_eq!(encode(&pr, &information, Some(&settings_of_v4()), Some(&work())), V4);
 }
 
 /// Returns the sanitize journal of the fixture.
@@ -82,12 +85,20 @@ fn settings() -> Settings {
     Settings { write_cache: false, descriptor_sense: true, ..Settings::new(true, TaskRules::SHARED) }
 }
 
+/// Returns the settings of the fixture with those that version 4 adds.
+fn settings_of_v4() -> Settings {
+    Settings { provisioning_reports: ProvisioningReports { on: false, is_set: true }, ..settings() }
+}
+
 #[test]
 fn every_version_is_read() {
     let first = decode(V1).unwrap();
     let second = PersistentState { settings: Some(settings()), ..first.clone() };
     assert_eq!(decode(V2).unwrap(), second);
-    assert_eq!(decode(V3).unwrap(), PersistentState { sanitize_journal: Some(work()), ..second });
+    let third = PersistentState { sanitize_journal: Some(work()), ..second };
+    assert_eq!(decode(V3).unwrap(), third);
+    let settings = Some(settings_of_v4());
+    assert_eq!(decode(V4).unwrap(), PersistentState { settings, ..third });
     let PersistentState { reservations: pr, information, settings, sanitize_journal: medium_work } = first;
     assert_eq!((settings, medium_work), (None, None));
     assert_eq!(information, sample().1);
@@ -144,7 +155,7 @@ fn a_state_that_lies_with_a_good_checksum_is_an_error() {
     assert!(decode(&forged(|_| {})).is_ok());
     for (change, why) in [
         ((|bytes| bytes[0] = b'x') as fn(&mut Vec<u8>), StateDecodeError::Foreign),
-        (|bytes| bytes[5] = 4, StateDecodeError::UnknownVersion(4)),
+        (|bytes| bytes[5] = 5, StateDecodeError::UnknownVersion(5)),
         // Whether settings are saved, and their bits.
         (|bytes| *bytes.iter_mut().nth_back(5).unwrap() = 0, StateDecodeError::Inconsistent),
         (|bytes| *bytes.iter_mut().nth_back(5).unwrap() = 2, StateDecodeError::Inconsistent),

@@ -353,7 +353,10 @@ impl PersistentReservations {
 
     /// Removes registrations, and the reservation if no holder remains. Returns the removed nexuses and the
     /// type of the reservation that ended.
-    fn remove(&mut self, is_gone: impl Fn(&Registrant) -> bool) -> (Vec<NexusName>, Option<ReservationType>) {
+    pub(super) fn remove(
+        &mut self,
+        is_gone: impl Fn(&Registrant) -> bool,
+    ) -> (Vec<NexusName>, Option<ReservationType>) {
         let (gone, kept): (Vec<_>, Vec<_>) =
             core::mem::take(&mut self.registrants).into_iter().partition(is_gone);
         self.registrants = kept;

@@ -2,6 +2,7 @@
 
 use base::units::{Blocks, Lba};
 use scsi::cdb::Cdb;
+use scsi::opcode;
 use scsi::sense::{Asc, Sense};
 
 use crate::device_server::UnitInfo;
@@ -36,14 +37,26 @@ pub(crate) fn fields(cdb: &Cdb) -> (Lba, Blocks) {
     (Lba(lba), Blocks(u64::from(blocks)))
 }
 
-/// Returns the byte of the CDB at which [`fields`] finds the length.
+/// Returns the byte of the CDB at which the length begins. In two commands of 16 bytes it is shorter than
+/// what [`fields`] reads, and the bytes before it are reserved.
 pub(crate) fn length_field(cdb: &Cdb) -> u16 {
-    match cdb.len_by_opcode() {
-        Some(6) => 4,
-        Some(10) => 7,
-        Some(12) => 6,
-        Some(16) => 10,
+    match (cdb.len_by_opcode(), cdb.opcode()) {
+        (_, opcode::COMPARE_AND_WRITE) => 13,
+        (_, opcode::WRITE_ATOMIC_16) => 12,
+        (Some(6), _) => 4,
+        (Some(10), _) => 7,
+        (Some(12), _) => 6,
+        (Some(16), _) => 10,
         _ => 28,
+    }
+}
+
+/// Returns the byte of the CDB at which [`fields`] finds the address.
+pub(crate) fn address_field(cdb: &Cdb) -> u16 {
+    match cdb.len_by_opcode() {
+        Some(6) => 1,
+        Some(10 | 12 | 16) => 2,
+        _ => 12,
     }
 }
 

@@ -9,10 +9,10 @@ use base::buffer::{Bytes, DataList};
 use scsi::sense::{Asc, Sense};
 use store::api::{OpAction, OpOutput};
 
-use super::address::{Span, length_field};
+use super::address::{Span, address_field, length_field};
 use super::compare::{first_difference, miscompare};
 use super::data_out_collector::DataOutCollector;
-use super::write::check_data_out;
+use super::write::{count_write, data_out_len};
 use super::{limits, part_len};
 use crate::fault_injection::{self, Bug};
 use crate::medium_error::IoKind;
@@ -39,8 +39,6 @@ pub(super) fn compare_and_write(server: &mut DeviceServer, task: &TaskInfo) -> O
     if u64::from(task.data_out_len) != total {
         return Outcome::CheckCondition(super::wrong_data_out());
     }
-    server.stats.writes += 1;
-    server.stats.write_bytes += span.len;
     run(task, span, Action::CompareAndWrite, total)
 }
 
@@ -49,7 +47,11 @@ pub(super) fn compare_and_write(server: &mut DeviceServer, task: &TaskInfo) -> O
 /// An initiator that has data to send receives an error instead. Its count is 256 blocks or more, cut to the
 /// eight bits of the field; GOOD would make it believe that it holds a lock that it does not have.
 fn no_blocks(task: &TaskInfo) -> Outcome {
-    if task.data_out_len == 0 { Outcome::Good } else { Outcome::CheckCondition(Sense::invalid_cdb(13, None)) }
+    if task.data_out_len == 0 {
+        Outcome::Good
+    } else {
+        Outcome::CheckCondition(Sense::invalid_cdb(length_field(&task.cdb), None))
+    }
 }
 
 /// ORWRITE(16): a set operation of generation zero (SBC-4 §4.27.2.2).
@@ -77,7 +79,8 @@ fn set_bits(server: &mut DeviceServer, task: &TaskInfo, expected: u32) -> Outcom
     if server.orw_generations.disposition_of(expected) == Disposition::Refused {
         return Outcome::CheckCondition(GENERATION_DOES_NOT_MATCH);
     }
-    match check_data_out(server, task, span) {
+    match data_out_len(server, task, span) {
+        Ok(0) => Outcome::Good,
         Ok(len) => run(task, span, Action::Or { expected }, u64::try_from(len).unwrap_or(u64::MAX)),
         Err(outcome) => outcome,
     }
@@ -97,12 +100,10 @@ fn change_generation(server: &mut DeviceServer, task: &TaskInfo, expected: u32) 
         return Outcome::CheckCondition(GENERATION_DOES_NOT_MATCH);
     }
     let action = Action::Clear { expected, new: task.cdb.u32(24), policy };
-    match check_data_out(server, task, span) {
+    match data_out_len(server, task, span) {
         Ok(len) if u64::try_from(len) != Ok(span.len) => Outcome::CheckCondition(super::wrong_data_out()),
+        // A command that addresses no blocks clears no bit.
         Ok(_) => run(task, span, action, span.len),
-        // The command addresses no blocks, so it clears no bit.
-        Err(Outcome::Good) if span.len == 0 => run(task, span, action, 0),
-        Err(Outcome::Good) => Outcome::CheckCondition(super::wrong_data_out()),
         Err(outcome) => outcome,
     }
 }
@@ -121,12 +122,13 @@ pub(super) fn write_atomic(server: &mut DeviceServer, task: &TaskInfo) -> Outcom
     let block = u64::from(server.info.block_size().bytes());
     let is_off = |value: u64, step: u32| step > 1 && !value.is_multiple_of(block * u64::from(step));
     if is_off(span.at, limits.atomic_alignment) {
-        return Outcome::CheckCondition(Sense::invalid_cdb(2, None));
+        return Outcome::CheckCondition(Sense::invalid_cdb(address_field(&task.cdb), None));
     }
     if is_off(span.len, limits.atomic_granularity) {
         return Outcome::CheckCondition(Sense::invalid_cdb(length_field(&task.cdb), None));
     }
-    match check_data_out(server, task, span) {
+    match data_out_len(server, task, span) {
+        Ok(0) => Outcome::Good,
         // A WRITE ATOMIC of which the initiator sends only a part cannot be executed as a whole.
         Ok(len) if u64::try_from(len) != Ok(span.len) => Outcome::CheckCondition(super::wrong_data_out()),
         Ok(_) => run(task, span, Action::Put, span.len),
@@ -242,8 +244,10 @@ impl AtomicJob {
         }
     }
 
-    /// Ends the command after everything is written.
-    const fn end(&self, server: &mut DeviceServer) -> Outcome {
+    /// Ends the command after everything is written. Only now is it counted as a write: a miscompare or
+    /// another generation lets nothing be written.
+    fn end(&self, server: &mut DeviceServer) -> Outcome {
+        count_write(server, self.len);
         if let Action::Clear { new, policy, .. } = self.action {
             server.orw_generations.change(new, policy);
         }

@@ -40,7 +40,7 @@ const FLUSHES: Row = Row { conflict: Conflict::Writes, timeout_s: 120, ..REPORTS
 const WRITES: Row = Row { conflict: Conflict::Writes, medium: MediumNeed::Writable, ..ROW };
 /// A command that works on the whole medium and itself checks whether it may.
 const ERASES: Row =
-    Row { conflict: Conflict::Writes, medium: MediumNeed::NotNeeded, timeout_s: 86_400, ..ROW };
+    Row { conflict: Conflict::Writes, medium: MediumNeed::Optional, timeout_s: 86_400, ..ROW };
 
 /// Returns the usage map of a 10-byte CDB with an address of four bytes and a length of two.
 const fn usage_10(opcode: u8, flags: u8) -> [u8; 10] {

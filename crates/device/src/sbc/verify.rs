@@ -10,7 +10,7 @@ use store::api::{Durability, OpAction, OpOutput};
 use super::address::Span;
 use super::compare::{first_difference, miscompare};
 use super::part_len;
-use super::write::check_data_out;
+use super::write::{check_data_out, data_out_len};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::fault_injection::{self, Bug};
@@ -35,7 +35,7 @@ pub(crate) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     };
     let (len, compare) = match byte_check(&task.cdb) {
         byte_check::NONE => (span.len, Compare::Nothing),
-        byte_check::EACH => match check_data_out(server, task, span) {
+        byte_check::EACH => match data_out_len(server, task, span) {
             Ok(len) => (u64::try_from(len).unwrap_or(u64::MAX), Compare::Each),
             Err(outcome) => return outcome,
         },

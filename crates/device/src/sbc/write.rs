@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use base::buffer::DataList;
+use base::int_cast::to_u64;
 use scsi::sense::{Asc, Sense};
 use store::api::{Durability, Failure, OpAction, OpOutput};
 
@@ -34,16 +35,33 @@ pub(crate) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     }
 }
 
-/// Returns how many bytes of a span the initiator sends: a whole number of blocks, never zero.
+/// Returns how many bytes of a span the initiator sends for a write, see [`data_out_len`], and counts the
+/// write.
 ///
 /// # Errors
-/// The outcome when the initiator sends nothing, or part of a block (FCP-4 requires that sense; RFC 7143 does
-/// not specify one).
+/// The outcome of a command that writes nothing.
 pub(crate) fn check_data_out(
     server: &mut DeviceServer,
     task: &TaskInfo,
     span: Span,
 ) -> Result<usize, Outcome> {
+    let len = data_out_len(server, task, span)?;
+    count_write(server, len);
+    if len == 0 { Err(Outcome::Good) } else { Ok(len) }
+}
+
+/// Counts a command that writes this many bytes.
+pub(super) fn count_write(server: &mut DeviceServer, len: usize) {
+    server.stats.writes += 1;
+    server.stats.write_bytes += to_u64(len);
+}
+
+/// Returns how many bytes of a span the initiator sends: a whole number of blocks.
+///
+/// # Errors
+/// The outcome when the initiator sends part of a block (FCP-4 requires that sense; RFC 7143 does not specify
+/// one), or asks for data.
+pub(super) fn data_out_len(server: &DeviceServer, task: &TaskInfo, span: Span) -> Result<usize, Outcome> {
     if task.data_in_len > 0 {
         return Err(Outcome::CheckCondition(super::wrong_data_out()));
     }
@@ -54,9 +72,7 @@ pub(crate) fn check_data_out(
         let sense = Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
         return Err(Outcome::CheckCondition(sense));
     }
-    server.stats.writes += 1;
-    server.stats.write_bytes += sent;
-    if len == 0 { Err(Outcome::Good) } else { Ok(len) }
+    Ok(len)
 }
 
 /// Returns the work of a write whose outcome is another's to decide.

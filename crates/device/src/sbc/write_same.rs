@@ -59,9 +59,8 @@ fn flags_byte(cdb: &Cdb) -> u16 {
 }
 
 fn begin(server: &mut DeviceServer, task: &TaskInfo, flags: Flags, span: Span) -> Outcome {
-    server.stats.writes += 1;
-    server.stats.write_bytes += span.len;
     if flags.no_data {
+        count(server, span);
         return spread(server, flags, span, &[]);
     }
     let block = server.info.block_size().bytes();
@@ -69,7 +68,14 @@ fn begin(server: &mut DeviceServer, task: &TaskInfo, flags: Flags, span: Span) -
     if task.data_out_len != block {
         return Outcome::CheckCondition(super::wrong_data_out());
     }
+    count(server, span);
     Outcome::Run(Box::new(OneBlock { flags, span, data_out: DataOutCollector::new(server.info.block_len()) }))
+}
+
+/// Counts a write of the span. One that is refused writes nothing.
+const fn count(server: &mut DeviceServer, span: Span) {
+    server.stats.writes += 1;
+    server.stats.write_bytes += span.len;
 }
 
 /// Writes `block` to every block of the span, or zeros if it is empty.

@@ -3,7 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttentionInterlock, BlockProtection, QueueError, Settings, StreamSettings};
+use super::{
+    AttentionInterlock, BlockProtection, NexusSettings, ProvisioningReports, QueueError, Settings,
+    StreamSettings,
+};
 use crate::document::RestoreError;
 use crate::document::hex::HexBytes;
 use crate::medium_partition::Partitioning;
@@ -20,10 +23,21 @@ pub(crate) struct SettingsState {
     keeps_attentions: bool,
     queue_error_aborts: bool,
     queue_error_only_own: bool,
+    #[serde(default = "reports_provisioning")]
+    provisioning_reports: bool,
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    provisioning_reports_set: bool,
     stream: StreamState,
     write_parameters: HexBytes,
 }
 
+/// The setting in a document of a release that did not have it.
+const fn reports_provisioning() -> bool {
+    true
+}
+
+/// The block length and the protection are those of nexuses that the document gives none of their own: the
+/// releases before kept one of each for all nexuses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StreamState {
@@ -41,6 +55,18 @@ struct StreamState {
     early_warning_mb: u16,
 }
 
+/// The settings of one nexus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct NexusSettingsState {
+    block_len: u32,
+    reed_solomon: bool,
+    crc32c: bool,
+    has_protection_length: bool,
+    protects_writes: bool,
+    protects_reads: bool,
+}
+
 impl Settings {
     /// Returns the settings in a document.
     pub(crate) fn export(&self) -> SettingsState {
@@ -53,7 +79,9 @@ impl Settings {
             task_aborted_status,
             attention_interlock,
             queue_error: QueueError { aborts, only_own },
+            provisioning_reports: ProvisioningReports { on, is_set },
             stream,
+            nexus,
             write_parameters,
         } = self;
         SettingsState {
@@ -64,7 +92,9 @@ impl Settings {
             keeps_attentions: *attention_interlock == AttentionInterlock::Kept,
             queue_error_aborts: *aborts,
             queue_error_only_own: *only_own,
-            stream: stream.export(),
+            provisioning_reports: *on,
+            provisioning_reports_set: *is_set,
+            stream: stream.export(nexus.export()),
             write_parameters: HexBytes::of(write_parameters.bytes()),
         }
     }
@@ -82,6 +112,8 @@ impl Settings {
             keeps_attentions,
             queue_error_aborts,
             queue_error_only_own,
+            provisioning_reports,
+            provisioning_reports_set,
             stream,
             write_parameters,
         } = state;
@@ -101,32 +133,37 @@ impl Settings {
                 AttentionInterlock::ClearedWhenReported
             },
             queue_error,
+            provisioning_reports: ProvisioningReports {
+                on: *provisioning_reports,
+                is_set: *provisioning_reports_set,
+            },
             stream: StreamSettings::restore(stream)?,
+            nexus: NexusSettings::restore(stream.of_nexuses())?,
             write_parameters: WriteParameters::of_body(&write_parameters.0).ok_or(RestoreError::Settings)?,
         })
     }
 }
 
 impl StreamSettings {
-    fn export(&self) -> StreamState {
-        let Self {
+    fn export(&self, nexus: NexusSettingsState) -> StreamState {
+        let Self { is_buffered, is_compressing, partitioning, is_append_only, early_warning_mb } = *self;
+        let NexusSettingsState {
             block_len,
-            is_buffered,
-            is_compressing,
-            protection: BlockProtection { reed_solomon, crc32c, has_length, on_write, on_read },
-            partitioning,
-            is_append_only,
-            early_warning_mb,
-        } = *self;
+            reed_solomon,
+            crc32c,
+            has_protection_length,
+            protects_writes,
+            protects_reads,
+        } = nexus;
         StreamState {
             block_len,
             is_buffered,
             is_compressing,
             reed_solomon,
             crc32c,
-            has_protection_length: has_length,
-            protects_writes: on_write,
-            protects_reads: on_read,
+            has_protection_length,
+            protects_writes,
+            protects_reads,
             partitioning: partitioning.map(Partitioning::fields),
             is_append_only,
             early_warning_mb,
@@ -134,6 +171,56 @@ impl StreamSettings {
     }
 
     fn restore(state: &StreamState) -> Result<Self, RestoreError> {
+        let partitioning = match state.partitioning.map(Partitioning::of_fields) {
+            Some(None) => return Err(RestoreError::Settings),
+            partitioning => partitioning.flatten(),
+        };
+        Ok(Self {
+            is_buffered: state.is_buffered,
+            is_compressing: state.is_compressing,
+            partitioning,
+            is_append_only: state.is_append_only,
+            early_warning_mb: state.early_warning_mb,
+        })
+    }
+}
+
+impl StreamState {
+    /// Returns the settings of nexuses that have none of their own.
+    const fn of_nexuses(&self) -> NexusSettingsState {
+        NexusSettingsState {
+            block_len: self.block_len,
+            reed_solomon: self.reed_solomon,
+            crc32c: self.crc32c,
+            has_protection_length: self.has_protection_length,
+            protects_writes: self.protects_writes,
+            protects_reads: self.protects_reads,
+        }
+    }
+}
+
+impl NexusSettings {
+    /// Returns the settings in a document.
+    pub(crate) const fn export(self) -> NexusSettingsState {
+        let Self {
+            block_len,
+            protection: BlockProtection { reed_solomon, crc32c, has_length, on_write, on_read },
+        } = self;
+        NexusSettingsState {
+            block_len,
+            reed_solomon,
+            crc32c,
+            has_protection_length: has_length,
+            protects_writes: on_write,
+            protects_reads: on_read,
+        }
+    }
+
+    /// Returns the settings of a document.
+    ///
+    /// # Errors
+    /// [`RestoreError::Settings`] for settings that MODE SELECT does not accept.
+    pub(crate) fn restore(state: NexusSettingsState) -> Result<Self, RestoreError> {
         let protection = BlockProtection {
             reed_solomon: state.reed_solomon,
             crc32c: state.crc32c,
@@ -141,19 +228,9 @@ impl StreamSettings {
             on_write: state.protects_writes,
             on_read: state.protects_reads,
         };
-        let partitioning = state.partitioning.map(Partitioning::of_fields);
-        let is_partitioning_possible = partitioning != Some(None);
-        if state.block_len > Self::BLOCK_LEN_MAX || !protection.is_possible() || !is_partitioning_possible {
+        if state.block_len > StreamSettings::BLOCK_LEN_MAX || !protection.is_possible() {
             return Err(RestoreError::Settings);
         }
-        Ok(Self {
-            block_len: state.block_len,
-            is_buffered: state.is_buffered,
-            is_compressing: state.is_compressing,
-            protection,
-            partitioning: partitioning.flatten(),
-            is_append_only: state.is_append_only,
-            early_warning_mb: state.early_warning_mb,
-        })
+        Ok(Self { block_len: state.block_len, protection })
     }
 }

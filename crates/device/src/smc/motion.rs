@@ -17,7 +17,7 @@ use crate::contract::UnitEvent;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::fault_injection::{self, Bug};
-use crate::library::{ChangeFailure, LibraryChange, LibraryEvent, LibraryInput};
+use crate::library::{ChangeFailure, LibraryChange, LibraryEvent, LibraryInput, MotionFailure};
 use crate::task::{TaskId, TaskInfo};
 
 /// The sense data of a changer whose library is not known yet.
@@ -107,7 +107,7 @@ impl Job for Moving {
             JobInput::Woken => {
                 match server.changer.as_mut().and_then(|changer| changer.ended.remove(&task.id)) {
                     Some(Ok(())) => JobStep::Done(Outcome::Good),
-                    Some(Err(sense)) => JobStep::Done(Outcome::CheckCondition(sense)),
+                    Some(Err(failure)) => JobStep::Done(failure.outcome()),
                     None => JobStep::Wait,
                 }
             }
@@ -118,7 +118,7 @@ impl Job for Moving {
 
 /// Why a motion is not made.
 struct Refusal {
-    sense: Sense,
+    status: MotionFailure,
     why: String,
 }
 
@@ -131,7 +131,7 @@ impl From<LibraryError> for Refusal {
             LibraryError::Vaulted => Asc::MEDIUM_REMOVAL_PREVENTED,
             _ => Asc::INVALID_FIELD_IN_CDB,
         };
-        Self { sense: Sense::illegal(asc), why: error.to_string() }
+        Self { status: MotionFailure::CheckCondition(Sense::illegal(asc)), why: error.to_string() }
     }
 }
 
@@ -199,9 +199,9 @@ impl DeviceServer {
                 changer.library = Some(after);
                 Ok(())
             }
-            Err(ChangeFailure { sense, unusable, why }) => {
+            Err(ChangeFailure { status, unusable, why }) => {
                 changer.unusable.extend(unusable);
-                Err(Refusal { sense, why })
+                Err(Refusal { status, why })
             }
         };
         if let (Some(Motion::Operator(_, change)), Ok(())) = (&motion, &result) {
@@ -221,7 +221,7 @@ impl DeviceServer {
     fn end_motion(&mut self, motion: Motion, result: Result<(), Refusal>) {
         match motion {
             Motion::Task(task, _) => {
-                let result = result.map_err(|refusal| refusal.sense);
+                let result = result.map_err(|refusal| refusal.status);
                 if let Some(changer) = &mut self.changer {
                     changer.ended.insert(task, result);
                 }
@@ -248,7 +248,8 @@ fn plan(
     is_mail_locked: bool,
 ) -> Result<Option<(Library, LibraryChange)>, Refusal> {
     let Some(before) = &changer.library else {
-        return Err(Refusal { sense: NOT_INSTALLED, why: "the library is not ready".to_string() });
+        let status = MotionFailure::CheckCondition(NOT_INSTALLED);
+        return Err(Refusal { status, why: "the library is not ready".to_string() });
     };
     let mut after = before.clone();
     match motion {
@@ -260,7 +261,8 @@ fn plan(
     }
     if is_mail_locked && needs_mail_slot(motion) {
         let why = "a host prevents access to the mail slots (PREVENT ALLOW MEDIUM REMOVAL)".to_string();
-        return Err(Refusal { sense: Sense::illegal(Asc::MEDIUM_REMOVAL_PREVENTED), why });
+        let status = MotionFailure::CheckCondition(Sense::illegal(Asc::MEDIUM_REMOVAL_PREVENTED));
+        return Err(Refusal { status, why });
     }
     if after == *before {
         return Ok(None);

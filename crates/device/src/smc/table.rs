@@ -23,6 +23,8 @@ const ROW: Row = Row {
     enabled: always,
 };
 
+/// A command that moves cartridges: it writes the file of the library.
+const MOVES: Row = Row { medium: MediumNeed::Optional, ..ROW };
 /// A command that only asks.
 const READS: Row =
     Row { conflict: Conflict::Reads, read_only: ReadOnlyNexus::Admitted, timeout_s: 60, ..ROW };
@@ -39,10 +41,10 @@ pub(super) const ROWS: &[Row] = &[
     Row { opcode: op::INITIALIZE_ELEMENT_STATUS_WITH_RANGE, name: "INITIALIZE ELEMENT STATUS WITH RANGE",
         usage: &[0x37, 0x03, 0xff, 0xff, 0, 0, 0xff, 0xff, 0, 0], handler: element_status::initialize_range, ..READS },
     Row { opcode: op::MOVE_MEDIUM, name: "MOVE MEDIUM",
-        usage: &[0xa5, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0], ..ROW },
+        usage: &[0xa5, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0], ..MOVES },
     Row { opcode: op::EXCHANGE_MEDIUM, name: "EXCHANGE MEDIUM",
         usage: &[0xa6, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0],
-        handler: motion::exchange_medium, ..ROW },
+        handler: motion::exchange_medium, ..MOVES },
     Row { opcode: op::READ_ELEMENT_STATUS, name: "READ ELEMENT STATUS",
         usage: &[0xb8, 0x1f, 0xff, 0xff, 0xff, 0xff, 0x03, 0xff, 0xff, 0xff, 0, 0],
         conflict: Conflict::ByCdb(element_status::conflict), handler: element_status::read_element_status, ..READS },

@@ -1,7 +1,8 @@
 //! SEND DIAGNOSTIC and RECEIVE DIAGNOSTIC RESULTS (SPC-5 §6.26).
 //!
-//! A self-test reads blocks. It takes a moment only, so a background test ends before its command is
-//! answered.
+//! A self-test reads blocks. That of a tape drive reads the label of the cartridge. A drive without a medium
+//! and a medium changer have nothing to read, and pass. A test takes a moment only, so a background test ends
+//! before its command is answered.
 
 use alloc::boxed::Box;
 
@@ -9,6 +10,7 @@ use scsi::sense::{Asc, Sense, SenseKey};
 use store::api::{OpAction, OpOutput};
 
 use super::{data, length_error, whole};
+use crate::contract::DeviceKind;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::self_test::{self, SelfTestCode};
@@ -64,7 +66,8 @@ fn send_list(_: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
 }
 
 fn start(server: &DeviceServer, code: u8) -> Outcome {
-    if let Some(sense) = server.not_ready() {
+    let is_empty = is_empty_drive(server);
+    if let Some(sense) = if is_empty { server.medium_trouble() } else { server.not_ready() } {
         return Outcome::CheckCondition(sense);
     }
     let known = SelfTestCode::from_code(code);
@@ -74,14 +77,27 @@ fn start(server: &DeviceServer, code: u8) -> Outcome {
     }
     let extended = matches!(known, Some(SelfTestCode::BackgroundExtended | SelfTestCode::ForegroundExtended));
     let samples = if extended { EXTENDED_SAMPLES } else { SHORT_SAMPLES };
-    let blocks = server.info.capacity().0;
-    Outcome::Run(Box::new(SelfTest { code: known, samples: samples.min(blocks), done: 0 }))
+    let blocks = match server.info.config.device {
+        _ if is_empty => 0,
+        // Most addresses of the store belong to files that are not there. The label is at the first ones.
+        DeviceKind::Tape => 1,
+        _ => server.info.capacity().0,
+    };
+    Outcome::Run(Box::new(SelfTest { code: known, blocks, samples: samples.min(blocks), done: 0 }))
 }
 
-/// Reads samples of the medium, one after the other.
+/// Returns whether the unit is a drive without a medium. A removable disk is not tested without its medium.
+fn is_empty_drive(server: &DeviceServer) -> bool {
+    let is_drive = matches!(server.info.config.device, DeviceKind::Tape | DeviceKind::Disc { .. });
+    is_drive && !server.spc.removal.is_present()
+}
+
+/// Reads samples of the medium, one after the other. What is read is not checked.
 struct SelfTest {
     /// `None` for the default self-test, which records no result.
     code: Option<SelfTestCode>,
+    /// How many blocks of the medium can be read.
+    blocks: u64,
     samples: u64,
     done: u64,
 }
@@ -96,7 +112,8 @@ impl Job for SelfTest {
                 self.read_next(server, task)
             }
             JobInput::OpCompleted { .. } => {
-                let lba = self.lba(server);
+                // The label is no block that an initiator can address.
+                let lba = if server.tape.is_some() { self_test::NO_ADDRESS } else { self.lba() };
                 self.end(server, self_test::SelfTestResult::Failed { lba })
             }
             _ => JobStep::Wait,
@@ -109,7 +126,7 @@ impl SelfTest {
         if self.done >= self.samples {
             return self.end(server, self_test::SelfTestResult::Passed);
         }
-        let (block, lba) = (server.info.block_size(), self.lba(server));
+        let (block, lba) = (server.info.block_size(), self.lba());
         let len = usize::try_from(block.bytes()).unwrap_or(0);
         server.submit(task, 0, OpAction::Read { at: lba << block.shift(), len });
         JobStep::Wait
@@ -117,8 +134,8 @@ impl SelfTest {
 
     /// Returns the block of the next sample. The first sample is the first block of the medium, the last
     /// sample is the last block.
-    fn lba(&self, server: &DeviceServer) -> u64 {
-        let last = server.info.capacity().0.saturating_sub(1);
+    fn lba(&self) -> u64 {
+        let last = self.blocks.saturating_sub(1);
         let step = last / self.samples.saturating_sub(1).max(1);
         if self.done + 1 >= self.samples { last } else { self.done.saturating_mul(step) }
     }

@@ -27,7 +27,7 @@ pub(super) fn inquiry(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
 
 impl DeviceServer {
     /// Returns a checksum of the INQUIRY data and of all vital product data that does not depend on the
-    /// target port, to find out whether they have changed.
+    /// target port.
     pub(crate) fn identity_checksum(&self) -> u32 {
         let portrait = portrait(self, RelativePort(0));
         let pages = (0..=u8::MAX).filter_map(|code| portrait.page(code)).flatten();

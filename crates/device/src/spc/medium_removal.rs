@@ -57,7 +57,7 @@ pub(super) fn start_stop(server: &mut DeviceServer, task: &TaskInfo) -> Outcome 
         return if matches!(condition, STANDBY | FORCE_STANDBY) {
             flushed(server, flags)
         } else {
-            Outcome::Good
+            started(server)
         };
     }
     match (flags & LOEJ != 0, flags & START != 0) {
@@ -91,7 +91,13 @@ fn start(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         return Outcome::CheckCondition(Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED));
     }
     server.spc.removal.stop(false);
-    Outcome::Good
+    started(server)
+}
+
+/// Returns the outcome of starting the unit. A medium that is withheld or away is not ready by that; a
+/// removable one that was ejected is loaded by another command.
+fn started(server: &DeviceServer) -> Outcome {
+    server.medium_trouble().map_or(Outcome::Good, Outcome::CheckCondition)
 }
 
 /// Stops the unit: no later command uses the medium, and every acknowledged write is made durable.

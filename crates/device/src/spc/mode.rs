@@ -14,7 +14,8 @@ use crate::device_server::DeviceServer;
 use crate::device_server::outcome::{Job, JobInput, JobStep, Outcome};
 use crate::fault_injection::{self, Bug};
 use crate::mode::{self, MediumParameters, ModeValues, SenseRequest};
-use crate::settings::Settings;
+use crate::sbc::limits::threshold_exponent;
+use crate::settings::{NexusSettings, Settings};
 use crate::task::TaskInfo;
 
 pub(super) fn sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
@@ -34,7 +35,8 @@ pub(super) fn sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     };
     let medium = medium_facts(server, task);
     let (defaults, saved) = (server.default_settings(), server.power_on_settings());
-    let current = Settings { write_cache: server.has_write_cache(), ..server.settings.clone() };
+    let nexus = server.nexuses.settings(task.nexus);
+    let current = Settings { write_cache: server.reports_write_cache(), nexus, ..server.settings.clone() };
     let lists = ModeValues { current: &current, defaults: &defaults, saved: &saved };
     data_or(mode::sense(request, lists, medium), allocation)
 }
@@ -62,15 +64,17 @@ fn selected(_: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
 /// Checks the list against the settings in force. The requested settings replace them after they are saved
 /// (if SP is set), and, if the write cache is disabled, after every acknowledged write is durable.
 fn select_in_turn(server: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Outcome {
-    let new = match mode::select(form(task), list, &server.settings, medium_facts(server, task)) {
+    let current = Settings { nexus: server.nexuses.settings(task.nexus), ..server.settings.clone() };
+    let mut new = match mode::select(form(task), list, &current, medium_facts(server, task)) {
         Ok(new) => new,
         Err(sense) => return Outcome::CheckCondition(sense),
     };
+    let nexus = core::mem::take(&mut new.nexus);
     if server.has_write_cache() && !new.write_cache && !server.is_disabling_cache(task.id) {
         return Outcome::Run(Box::new(DisableCache { list: Vec::from(list) }));
     }
     if task.cdb.u8(1) & 0x01 == 0 || list.is_empty() {
-        set(server, task, new);
+        set(server, task, new, nexus);
         return Outcome::Good;
     }
     let state = server.spc.to_save_with_settings(&new);
@@ -80,7 +84,7 @@ fn select_in_turn(server: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Ou
     let then = move |server: &mut DeviceServer, task: &TaskInfo, saved| {
         if saved {
             server.spc.saved_settings = Some(new.clone());
-            set(server, task, new);
+            set(server, task, new, nexus);
             Outcome::Good
         } else {
             not_saved()
@@ -89,7 +93,9 @@ fn select_in_turn(server: &mut DeviceServer, task: &TaskInfo, list: &[u8]) -> Ou
     Outcome::SaveState { state, then: Box::new(then) }
 }
 
-fn set(server: &mut DeviceServer, task: &TaskInfo, mut new: Settings) {
+/// Changes the settings of the unit, and those of the nexus, which no other nexus need hear of.
+fn set(server: &mut DeviceServer, task: &TaskInfo, mut new: Settings, nexus: NexusSettings) {
+    server.nexuses.set_settings(task.nexus, nexus);
     if server.demounts() != task.demounts {
         // The command takes effect as if before the unload, which ends what is bound to the cartridge.
         let current = server.settings.stream;
@@ -153,6 +159,14 @@ fn medium_facts(server: &DeviceServer, task: &TaskInfo) -> MediumParameters {
         locked: server.spc.removal.check().is_err(),
         tape: (server.command_set.tape_parameters)(server),
         elements: server.changer.as_ref().map(|changer| changer.counts()).unwrap_or_default(),
+        threshold_sets: threshold_sets(server),
         layout: &server.command_set.mode,
     }
+}
+
+/// Returns how many threshold sets are left when the storage counts as short.
+fn threshold_sets(server: &DeviceServer) -> Option<u32> {
+    let shift = u32::from(threshold_exponent(&server.info)?) + server.info.block_size().shift();
+    let bytes = server.space_threshold?.bytes;
+    Some(u32::try_from(bytes.checked_shr(shift).unwrap_or(0)).unwrap_or(u32::MAX))
 }

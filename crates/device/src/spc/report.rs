@@ -18,7 +18,11 @@ use crate::log::{self, LogRequest, LogSource, Statistics, Storage};
 use crate::report_luns;
 use crate::sbc::limits;
 use crate::self_test::SelfTestResults;
+use crate::tape_drive::TransferCounts;
 use crate::task::TaskInfo;
+
+/// The sense data of a unit that its operator drains, which answers TEST UNIT READY with BUSY.
+const DRAINED: Sense = Sense::new(SenseKey::NOT_READY, Asc::NOT_READY_OPERATION_IN_PROGRESS);
 
 pub(super) fn luns(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let Some(state) = server.nexuses.find_mut(task.nexus) else { return Outcome::Good };
@@ -32,16 +36,18 @@ pub(super) fn luns(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     }
 }
 
-/// TEST UNIT READY: dispatch has already checked that the unit is ready.
-pub(super) fn test_unit_ready(_: &mut DeviceServer, _: &TaskInfo) -> Outcome {
-    Outcome::Good
+/// TEST UNIT READY: dispatch has already checked that the unit executes commands which use the medium. A
+/// medium that is away lets them wait; this command must not.
+pub(super) fn test_unit_ready(server: &mut DeviceServer, _: &TaskInfo) -> Outcome {
+    server.not_ready().map_or(Outcome::Good, Outcome::CheckCondition)
 }
 
 /// REQUEST SENSE: returns the pending unit attention, or why the unit is not ready, or NO SENSE.
 pub(super) fn request_sense(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     let waiting = server.nexuses.find_mut(task.nexus).and_then(|state| state.attentions.take());
     let nothing = Sense::new(SenseKey::NO_SENSE, Asc::NONE);
-    let sense = waiting.or_else(|| server.not_ready()).unwrap_or(nothing);
+    let drained = || server.is_drained().then_some(DRAINED);
+    let sense = waiting.or_else(|| server.not_ready()).or_else(drained).unwrap_or(nothing);
     let bytes = SenseBytes::new(&sense, task.cdb.u8(1) & 1 == 1);
     data(Vec::from(bytes.bytes()), u32::from(task.cdb.u8(4)))
 }
@@ -168,6 +174,9 @@ pub(super) fn log_select(server: &mut DeviceServer, task: &TaskInfo) -> Outcome 
     }
     server.spc.counted_before = counted(server);
     server.spc.self_tests = SelfTestResults::default();
+    if let Some(drive) = &mut server.tape {
+        drive.counts = TransferCounts::default();
+    }
     server.nexuses.establish_ua_all(Asc::LOG_PARAMETERS_CHANGED, Some(task.nexus));
     Outcome::Good
 }

@@ -119,6 +119,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "MODE SELECT(6)",
         usage: &[0x15, 0x11, 0, 0, 0xff, 0],
         timeout_s: 60,
+        medium: MediumNeed::Optional,
         handler: mode::select,
         ..WRITES
     },
@@ -127,6 +128,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "MODE SELECT(10)",
         usage: &[0x55, 0x11, 0, 0, 0, 0, 0, 0xff, 0xff, 0],
         timeout_s: 60,
+        medium: MediumNeed::Optional,
         handler: mode::select,
         ..WRITES
     },
@@ -149,6 +151,7 @@ pub(crate) const ROWS: &[Row] = &[
         name: "SEND DIAGNOSTIC",
         usage: &[0x1d, 0xf7, 0, 0xff, 0xff, 0],
         timeout_s: 60,
+        medium: MediumNeed::Optional,
         handler: diagnostic::send,
         ..WRITES
     },
@@ -187,6 +190,7 @@ pub(crate) const ROWS: &[Row] = &[
         conflict: Conflict::ByCdb(medium_removal::start_stop_conflict),
         read_only: ReadOnlyNexus::ByCdb(medium_removal::only_starts),
         timeout_s: 60,
+        medium: MediumNeed::Optional,
         handler: medium_removal::start_stop,
         ..ROW
     },

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use base::buffer::DataList;
 use base::bytes::{Reader, UnexpectedEof};
+use base::int_cast::to_usize;
 use cartridge::attributes::{Attribute, AttributeError, AttributeFormat};
 use cartridge::command::{self, Command};
 use cartridge::error::Error;
@@ -98,14 +99,16 @@ fn parse(list: &[u8]) -> Result<Vec<SentAttribute>, Sense> {
     if list.is_empty() {
         return Ok(Vec::new());
     }
-    let mut rest = Reader::new(list);
-    let len = rest.u32().map_err(too_short)?;
-    if u32::try_from(rest.remaining()) != Ok(len) {
-        return Err(Sense::illegal(Asc::PARAMETER_LIST_LENGTH_ERROR));
-    }
+    let mut from = Reader::new(list);
+    let len = from.u32().map_err(too_short)?;
+    // PARAMETER DATA LENGTH counts what follows it. LTO drives also accept the length of the whole list,
+    // which LTFS sends, and bytes after the attributes.
+    let len = if to_usize(len) == list.len() { from.remaining() } else { to_usize(len) };
+    let mut rest = Reader::new(from.take(len).map_err(too_short)?);
+    let behind = from.remaining();
     let mut attributes = Vec::new();
     while !rest.is_empty() {
-        let at = list.len() - rest.remaining();
+        let at = list.len() - behind - rest.remaining();
         let id = rest.u16().map_err(too_short)?;
         let format = rest.u8().map_err(too_short)?;
         let format = AttributeFormat::of_code(format).ok_or_else(|| wrong_at(at + 2))?;

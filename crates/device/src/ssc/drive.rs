@@ -10,7 +10,7 @@
 use alloc::boxed::Box;
 
 use base::time::Instant;
-use cartridge::command::{Command, Outcome, Position, Space};
+use cartridge::command::{Command, Outcome, Position, Space, StoredCounts};
 use cartridge::error::Error;
 use cartridge::io::{FileId, Request};
 use scsi::sense::{Asc, Sense, SenseKey, stream_bits};
@@ -69,6 +69,22 @@ impl DeviceServer {
         self.tape.as_ref().is_some_and(|drive| drive.is_write_protected())
     }
 
+    /// Raises the alert of a command that was refused because nothing can be written on the cartridge.
+    pub(crate) fn tape_write_refused(&mut self) {
+        if self.tape.is_some() && (self.info.is_read_only() || self.is_cartridge_protected()) {
+            self.nexuses.raise_alert(Alert::WriteProtect);
+        }
+    }
+
+    /// Returns why the cartridge must stay in the drive: a host prevents its removal.
+    pub(super) fn removal_prevented(&mut self) -> Option<Sense> {
+        let refusal = self.spc.removal.check().err()?;
+        if self.tape.as_ref().is_some_and(|drive| drive.is_loaded()) {
+            self.nexuses.raise_alert(Alert::NoRemoval);
+        }
+        Some(refusal)
+    }
+
     /// Lets a task wait for its turn. The task is woken when it has its turn ([`Self::has_turn`]), and before
     /// that when it must request its first data, of `first_data_len` bytes: the turn then waits until
     /// [`Self::turn_data_arrived`].
@@ -102,6 +118,11 @@ impl DeviceServer {
         self.tape.as_ref().map_or(Position::START, |drive| drive.cartridge().position())
     }
 
+    /// Returns how many bytes of records the cartridge has written and read, as they are stored.
+    pub(super) fn stored_counts(&self) -> StoredCounts {
+        self.tape.as_ref().map(|drive| drive.cartridge().stored_counts()).unwrap_or_default()
+    }
+
     /// Takes the position back to where it was, before a block that was read and is not passed on.
     pub(super) fn return_tape_to(&mut self, position: Position) {
         if let Some(drive) = &mut self.tape {
@@ -133,8 +154,11 @@ impl DeviceServer {
     /// Begins to load the cartridge, for a host or for the unit itself.
     pub(super) fn begin_load(&mut self, by: Option<NexusId>) {
         let is_writable = !self.info.is_read_only();
+        // They are about the cartridge that was loaded before, or about what happened to this one then.
+        self.nexuses.clear_alerts();
         if let Some(drive) = &mut self.tape {
             drive.state = DriveState::Loading;
+            drive.loss_heard.clear();
             // It was allowed for the cartridge that was loaded before.
             drive.overwrite = Overwrite::Disabled;
         }
@@ -224,7 +248,9 @@ impl DeviceServer {
             (Some(Running::Write), _) => drive.is_unsynced = true,
             (Some(Running::Synchronize), Ok(_)) => drive.is_unsynced = false,
             // Some of the filemarks are in the buffer.
-            (Some(Running::Synchronize), Err(Error::EndOfPartition)) => drive.is_unsynced = true,
+            (Some(Running::Synchronize), Err(Error::EndOfPartition | Error::StorageFull)) => {
+                drive.is_unsynced = true;
+            }
             _ => {}
         }
         let Some(drive) = &mut self.tape else { return };
@@ -262,6 +288,7 @@ impl DeviceServer {
         if drive.turn == Some(task) {
             drive.turn = None;
             drive.outcome = None;
+            drive.is_write_aborted |= !core::mem::take(&mut drive.is_turn_over);
         }
         self.wake_requesting();
         self.grant_turn();
@@ -269,16 +296,21 @@ impl DeviceServer {
 
     pub(super) fn grant_turn(&mut self) {
         let Some(drive) = self.tape.as_mut().filter(|drive| drive.is_free()) else { return };
+        if core::mem::take(&mut drive.is_write_aborted) && drive.is_loaded() && drive.cartridge.is_unfiled() {
+            // No host hears of what does not fit: nothing of it was acknowledged.
+            return self.begin_cartridge(Command::Drain, Running::Write);
+        }
         if drive.is_ejecting {
             // A host may have prevented it since.
-            match self.spc.removal.check() {
-                Err(sense) if drive.is_loaded() => {
-                    drive.is_ejecting = false;
-                    self.emit(UnitEvent::Library(LibraryEvent::Ejected(Err(sense))));
-                    return self.grant_turn();
-                }
-                _ => return self.unload_for_eject(),
+            if !drive.is_loaded() {
+                return self.unload_for_eject();
             }
+            let Some(sense) = self.removal_prevented() else { return self.unload_for_eject() };
+            if let Some(drive) = &mut self.tape {
+                drive.is_ejecting = false;
+            }
+            self.emit(UnitEvent::Library(LibraryEvent::Ejected(Err(sense))));
+            return self.grant_turn();
         }
         if core::mem::take(&mut drive.sync_wanted) && drive.is_loaded() && drive.is_unsynced {
             return self.begin_cartridge(Command::Synchronize, Running::Synchronize);
@@ -325,11 +357,32 @@ impl DeviceServer {
         true
     }
 
+    /// Records that a nexus is told of writes that were lost.
+    pub(super) fn loss_is_heard(&mut self, nexus: NexusId) {
+        if let Some(drive) = &mut self.tape {
+            drive.loss_heard.insert(nexus);
+        }
+    }
+
+    /// Returns the sense data of writes that were lost, if another nexus was told of them and this one was
+    /// not: they may have been its own.
+    pub(super) fn unheard_loss(&mut self, nexus: NexusId) -> Option<Sense> {
+        let drive = self.tape.as_mut()?;
+        let sense = error_sense(drive.cartridge.told_loss()?);
+        drive.loss_heard.insert(nexus).then_some(sense)
+    }
+
     /// Returns the sense data of an error of the cartridge, and raises the alert that belongs to it.
     pub(super) fn cartridge_failure(&mut self, error: &Error) -> Sense {
         let alerts: &[Alert] = match error {
             Error::Damaged { .. } | Error::DamagedLog | Error::Read(_) => {
                 &[Alert::HardError, Alert::Media, Alert::ReadFailure]
+            }
+            // The cartridge is as good as before.
+            Error::WriteLost { failure, .. } | Error::LabelWrite(failure)
+                if failure.fault == Fault::NoSpace =>
+            {
+                &[]
             }
             Error::WriteLost { .. } | Error::LabelWrite(_) => {
                 &[Alert::HardError, Alert::Media, Alert::WriteFailure]
@@ -338,11 +391,16 @@ impl DeviceServer {
             Error::Worm => &[Alert::WormOverwrite],
             _ => &[],
         };
+        if matches!(error, Error::WriteLost { .. })
+            && let Some(drive) = &mut self.tape
+        {
+            drive.cartridge.loss_told();
+        }
         let is_reading = matches!(error, Error::Damaged { .. } | Error::DamagedLog | Error::Read(_));
         let is_writing = matches!(error, Error::WriteLost { .. } | Error::LabelWrite(_));
         self.errors.reading = self.errors.reading.saturating_add(u64::from(is_reading));
         self.errors.writing = self.errors.writing.saturating_add(u64::from(is_writing));
-        if is_reading || is_writing {
+        if is_reading || is_writing || matches!(error, Error::StorageFull) {
             self.stats.medium_failures = self.stats.medium_failures.saturating_add(1);
         }
         alerts.iter().for_each(|alert| self.nexuses.raise_alert(*alert));
@@ -378,7 +436,7 @@ pub(super) fn error_sense(error: &Error) -> Sense {
         Error::WriteProtected => Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED),
         Error::Worm => Sense::new(SenseKey::DATA_PROTECT, Asc::WORM_OVERWRITE_ATTEMPTED),
         Error::NoPartition | Error::RecordLen => Sense::illegal(Asc::INVALID_FIELD_IN_CDB),
-        Error::EndOfPartition => END_OF_PARTITION,
+        Error::EndOfPartition | Error::StorageFull => END_OF_PARTITION,
         Error::Damaged { .. } | Error::DamagedLog | Error::Read(_) => medium(Asc::UNRECOVERED_READ_ERROR),
         // The record was acknowledged before. WRITE knows when it was not.
         Error::WriteLost { failure, .. } => write_failure(failure).as_deferred(),
@@ -410,22 +468,26 @@ impl EarlyWarning {
         Self { before, zone: server.settings.stream.early_warning_zone() }
     }
 
-    /// Returns whether a position is in the programmable early warning zone, or behind it.
+    /// Returns whether a position is in the programmable early warning zone, or behind it. Without PEWS there
+    /// is none.
     pub(super) fn is_behind(self, space: Space) -> bool {
-        space.remaining <= space.early_warning_len.saturating_add(self.zone)
+        self.zone > 0 && space.remaining <= space.early_warning_len.saturating_add(self.zone)
     }
 
-    /// Returns the sense data of a command that wrote everything, if the position is behind the early
-    /// warning, or has come into the programmable early warning zone.
+    /// Returns the sense data of a command that wrote everything, if the position has come into the
+    /// programmable early warning zone, or is behind the early warning. The programmable one comes first,
+    /// also if the command wrote beyond both.
     pub(super) fn sense(self, space: Space) -> Option<Sense> {
-        if space.is_early_warning {
-            let sense = Sense::new(SenseKey::NO_SENSE, Asc::END_OF_PARTITION);
-            return Some(sense.with_stream_bits(stream_bits::EOM).with_information(0));
-        }
         let was_before = self.before.is_some_and(|before| !self.is_behind(before));
-        let is_crossed = self.zone > 0 && was_before && self.is_behind(space);
-        is_crossed
-            .then(|| Sense::new(SenseKey::NO_SENSE, Asc::PROGRAMMABLE_EARLY_WARNING).with_information(0))
+        let asc = if was_before && self.is_behind(space) {
+            Asc::PROGRAMMABLE_EARLY_WARNING
+        } else if space.is_early_warning {
+            Asc::END_OF_PARTITION
+        } else {
+            return None;
+        };
+        let sense = Sense::new(SenseKey::NO_SENSE, asc);
+        Some(sense.with_stream_bits(stream_bits::EOM).with_information(0))
     }
 }
 

@@ -20,7 +20,7 @@ impl DeviceServer {
     /// Begins to give up the cartridge: the command that uses the drive ends first, and then everything is
     /// made durable.
     pub(crate) fn eject_cartridge(&mut self) {
-        if let Err(sense) = self.spc.removal.check() {
+        if let Some(sense) = self.removal_prevented() {
             return self.emit(UnitEvent::Library(LibraryEvent::Ejected(Err(sense))));
         }
         if let Some(drive) = &mut self.tape {
@@ -72,16 +72,22 @@ impl DeviceServer {
 
     /// Records that there is no cartridge in the drive.
     pub(super) fn empty_drive(&mut self) {
+        self.nexuses.clear_alerts();
         if let Some(drive) = &mut self.tape {
             drive.state = DriveState::Empty;
             drive.cartridge = Cartridge::new();
+            drive.loss_heard.clear();
             self.spc.removal.eject();
         }
     }
 
-    /// Begins to load the cartridge that was put into the store. Every host is told when it is loaded.
+    /// Begins to load the cartridge that was put into the store. Every host is told when it is loaded. If the
+    /// operator drains the drive, the end of the drain loads the cartridge.
     pub(crate) fn cartridge_inserted(&mut self) {
         self.info.capabilities = self.medium.adopt_capabilities();
+        if self.is_drained() {
+            return;
+        }
         let has_cartridge = self.info.has_medium();
         let is_empty = |drive: &&mut Box<TapeDrive>| drive.state == DriveState::Empty;
         if let Some(drive) = self.tape.as_mut().filter(|drive| has_cartridge && is_empty(drive)) {

@@ -69,9 +69,6 @@ impl Format {
         let Some((drive, label)) = drive.and_then(|drive| Some((drive, drive.cartridge().label()?))) else {
             return Err(crate::tape_drive::NOT_PRESENT);
         };
-        if label.is_worm {
-            return Err(super::drive::error_sense(&Error::Worm));
-        }
         server.check_format()?;
         let position = drive.cartridge().position();
         if (position.partition, position.object) != (0, 0) {
@@ -100,6 +97,10 @@ impl Format {
 
 impl TapeCommand for Format {
     fn start(&mut self, server: &mut DeviceServer, _: &TaskInfo) -> JobStep {
+        let label = server.tape.as_ref().and_then(|drive| drive.cartridge().label());
+        if label.is_some_and(|label| label.is_worm) {
+            return failed(server, &Error::Worm);
+        }
         match self.partitions(server) {
             Ok(partitions) => run(server, Command::Format { partitions }),
             Err(sense) => JobStep::Done(Outcome::CheckCondition(sense)),

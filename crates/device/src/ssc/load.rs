@@ -31,7 +31,7 @@ pub(super) fn load_unload(server: &mut DeviceServer, task: &TaskInfo) -> Outcome
         return Outcome::CheckCondition(Sense::invalid_cdb(4, Some(2)));
     }
     let is_load = flags & LOAD != 0;
-    if !is_load && let Err(sense) = server.spc.removal.check() {
+    if !is_load && let Some(sense) = server.removal_prevented() {
         return Outcome::CheckCondition(sense);
     }
     // An unload writes what the drive holds. Its host, which may not come back, is told whether that is lost.
@@ -60,8 +60,7 @@ impl TapeCommand for LoadUnload {
             }
             (false, true) => {
                 // A host may have prevented it, or the cartridge may be another one, since the task arrived.
-                let changed = || server.tape_changed().map_or(Ok(()), Err);
-                if let Err(sense) = server.spc.removal.check().and_then(|()| changed()) {
+                if let Some(sense) = server.removal_prevented().or_else(|| server.tape_changed()) {
                     server.tape_attention_reported(task, sense.asc);
                     return JobStep::Done(Outcome::CheckCondition(sense));
                 }

@@ -9,7 +9,7 @@ use scsi::log::{Parameter, control, page};
 
 use crate::contract::NexusId;
 use crate::device_server::DeviceServer;
-use crate::tape_drive::{TapeAlerts, TapeDrive};
+use crate::tape_drive::{TapeAlerts, TapeDrive, TransferCounts};
 
 const MB: u64 = 1_000_000;
 
@@ -19,6 +19,7 @@ pub(super) fn parameters(server: &DeviceServer, nexus: NexusId, code: u8) -> Opt
     match code {
         page::SEQUENTIAL_ACCESS_DEVICE => Some(sequential_access(drive)),
         page::VOLUME_STATISTICS => Some(volume_statistics(drive.cartridge())),
+        page::TAPE_CAPACITY => Some(tape_capacity(drive.cartridge())),
         page::TAPE_ALERT => Some(tape_alerts(server.nexuses.tape_alerts(nexus))),
         _ => None,
     }
@@ -31,17 +32,32 @@ fn tape_alerts(alerts: TapeAlerts) -> Vec<Parameter> {
 }
 
 /// Returns the counters: bytes that hosts wrote, that were written to the medium, that were read from it, and
-/// that hosts read.
+/// that hosts read, all since the same moment.
 fn sequential_access(drive: &TapeDrive) -> Vec<Parameter> {
-    let (written, read) =
-        drive.cartridge().label().map_or((0, 0), |label| (label.written.life, label.read.life));
-    let counts = [drive.counts.written, written, read, drive.counts.read];
+    let TransferCounts { written, written_to_medium, read_from_medium, read } = drive.counts;
+    let counts = [written, written_to_medium, read_from_medium, read];
     let parameter = |(code, count): (u16, u64)| Parameter {
         code,
         control: control::COUNTER,
         value: Vec::from(count.to_be_bytes()),
     };
     (0..).zip(counts).map(parameter).collect()
+}
+
+/// Returns the capacity page of LTO drives: what remains of partitions 0 and 1, and their capacities, in MiB.
+/// LTFS asks for it with LTO-5.
+fn tape_capacity(cartridge: &Cartridge) -> Vec<Parameter> {
+    const MIB: u64 = 1 << 20;
+    let part =
+        |number| cartridge.partition(number).map_or((0, 0), |part| (part.capacity, occupied(part.end)));
+    let [(all_0, used_0), (all_1, used_1)] = [part(0), part(1)];
+    let counts = [all_0.saturating_sub(used_0), all_1.saturating_sub(used_1), all_0, all_1];
+    let parameter = |(code, bytes): (u16, u64)| Parameter {
+        code,
+        control: control::BINARY_LIST,
+        value: Vec::from(u32::try_from(bytes / MIB).unwrap_or(u32::MAX).to_be_bytes()),
+    };
+    (1..).zip(counts).map(parameter).collect()
 }
 
 fn volume_statistics(cartridge: &Cartridge) -> Vec<Parameter> {

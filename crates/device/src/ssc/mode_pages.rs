@@ -56,32 +56,32 @@ pub(super) const LAYOUT: ModeLayout = ModeLayout {
                 Bit {
                     byte: 0,
                     mask: 0x01,
-                    get: |settings| settings.stream.protection.reed_solomon,
-                    set: Set::To(|settings, on| settings.stream.protection.reed_solomon = on),
+                    get: |settings| settings.nexus.protection.reed_solomon,
+                    set: Set::To(|settings, on| settings.nexus.protection.reed_solomon = on),
                 },
                 Bit {
                     byte: 0,
                     mask: 0x02,
-                    get: |settings| settings.stream.protection.crc32c,
-                    set: Set::To(|settings, on| settings.stream.protection.crc32c = on),
+                    get: |settings| settings.nexus.protection.crc32c,
+                    set: Set::To(|settings, on| settings.nexus.protection.crc32c = on),
                 },
                 Bit {
                     byte: 1,
                     mask: 0x04,
-                    get: |settings| settings.stream.protection.has_length,
-                    set: Set::To(|settings, on| settings.stream.protection.has_length = on),
+                    get: |settings| settings.nexus.protection.has_length,
+                    set: Set::To(|settings, on| settings.nexus.protection.has_length = on),
                 },
                 Bit {
                     byte: 2,
                     mask: 0x80,
-                    get: |settings| settings.stream.protection.on_write,
-                    set: Set::To(|settings, on| settings.stream.protection.on_write = on),
+                    get: |settings| settings.nexus.protection.on_write,
+                    set: Set::To(|settings, on| settings.nexus.protection.on_write = on),
                 },
                 Bit {
                     byte: 2,
                     mask: 0x40,
-                    get: |settings| settings.stream.protection.on_read,
-                    set: Set::To(|settings, on| settings.stream.protection.on_read = on),
+                    get: |settings| settings.nexus.protection.on_read,
+                    set: Set::To(|settings, on| settings.nexus.protection.on_read = on),
                 },
             ],
         },
@@ -160,6 +160,18 @@ pub(super) const LAYOUT: ModeLayout = ModeLayout {
         },
         mode::POWER_CONDITION,
         mode::INFORMATIONAL_EXCEPTIONS,
+        // Programs read here whether the cartridge is WORM (WORMM). Such a cartridge overwrites no label, and
+        // of the filemarks at the end of data all but the first of the partition: WORM MODE FILEMARKS
+        // RESTRICTIONS 02h, which LTO drives report with every cartridge.
+        PageRow {
+            code: page::MEDIUM_CONFIGURATION,
+            subpage: 0,
+            len: 30,
+            fixed: &[(3, 0x02)],
+            states: &[],
+            medium: |medium| Vec::from([(0, u8::from(medium.tape.is_worm))]),
+            bits: &[],
+        },
     ],
 };
 
@@ -187,6 +199,7 @@ pub(super) fn tape_parameters(server: &DeviceServer) -> TapeParameters {
         *size = u16::try_from(part.capacity / 1_000_000_000).unwrap_or(u16::MAX).max(1);
     }
     TapeParameters {
+        is_worm: label.is_worm,
         medium_type: label.profile.medium_type(label.is_worm),
         density: label.profile.density_code(),
         partition: drive.cartridge().position().partition,

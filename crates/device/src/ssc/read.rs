@@ -11,7 +11,7 @@ use store::api::Fault;
 
 use super::data_in::DataIn;
 use super::protection::{GUARD_FAILED, guard_len, guarded, is_intact};
-use super::transfer::{Transfer, stream_sense, transfer_length};
+use super::transfer::{TRANSFER_LEN_MAX, Transfer, stream_sense, too_long, transfer_length};
 use super::turn::{TapeCommand, failed, in_turn, in_turn_or_at_once, run};
 use super::verify::VerifyRange;
 use crate::device_server::DeviceServer;
@@ -55,7 +55,7 @@ pub(super) fn read(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         return Outcome::Good;
     }
     server.stats.reads += 1;
-    let guard = server.settings.stream.protection.read();
+    let guard = server.nexuses.settings(task.nexus).protection.read();
     in_turn(Read { guard, ..Read::new(transfer, is_silent, true) })
 }
 
@@ -65,13 +65,13 @@ pub(super) fn verify(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if is_set(verify_bit::BYTE_COMPARE) {
         return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(1)));
     }
-    let guard = server.settings.stream.protection.read();
+    let guard = server.nexuses.settings(task.nexus).protection.read();
     let (checks_guards, is_immediate) = (is_set(verify_bit::GUARDS), is_set(verify_bit::IMMEDIATE));
     if is_set(verify_bit::BY_FILEMARKS) || is_set(verify_bit::TO_END) {
         if is_set(verify_bit::BY_FILEMARKS) && is_set(verify_bit::TO_END) {
             return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(5)));
         }
-        let block_len = server.settings.stream.block_len;
+        let block_len = server.nexuses.settings(task.nexus).block_len;
         if is_set(verify_bit::FIXED) && block_len == 0 {
             return Outcome::CheckCondition(Sense::invalid_cdb(1, Some(0)));
         }
@@ -109,8 +109,12 @@ struct Read {
     data_in: DataIn,
     /// The sense data, while the position moves behind a block that cannot be read.
     ending: Option<Sense>,
+    /// Where the command began.
+    first: Position,
     /// Where the block that is being read begins.
     before: Position,
+    /// How many stored bytes were read before that block.
+    read_before: u64,
     /// The data encryption parameters of the nexus, as they were when the command began.
     encryption: Option<Rc<EncryptionParameters>>,
     /// The method of the guards that come with blocks. They count although VERIFY does not deliver them.
@@ -129,7 +133,9 @@ impl Read {
             sent: 0,
             data_in: DataIn::new(),
             ending: None,
+            first: Position::START,
             before: Position::START,
+            read_before: 0,
             encryption: None,
             guard: None,
             checks_guards: false,
@@ -138,6 +144,7 @@ impl Read {
 
     fn read_next(&mut self, server: &mut DeviceServer) -> JobStep {
         self.before = server.tape_position();
+        self.read_before = server.stored_counts().read;
         run(server, Command::Read)
     }
 
@@ -153,19 +160,29 @@ impl Read {
         if len != wanted && self.transfer.is_fixed {
             return self.wrong_length(u64::from(self.transfer.blocks - self.done));
         }
+        if self.transfer.is_fixed && self.exceeds(task, len) {
+            // What was delivered counts for nothing.
+            server.return_tape_to(self.first);
+            return JobStep::Done(Outcome::CheckCondition(too_long(&task.cdb)));
+        }
         self.deliver(server, task, data);
         self.done += 1;
-        if len != wanted && self.is_length_reported(server, len) {
+        if len != wanted && self.is_length_reported(server, task, len) {
             return self.wrong_length((i64::from(wanted) - i64::from(len)).cast_unsigned());
         }
         if self.done < self.transfer.blocks { self.read_next(server) } else { JobStep::Done(Outcome::Good) }
     }
 
+    /// Returns whether the initiator would receive more than a command delivers with a block of `len` bytes.
+    fn exceeds(&self, task: &TaskInfo, len: u32) -> bool {
+        self.is_delivered && self.sent.saturating_add(len).min(task.data_in_len) > TRANSFER_LEN_MAX
+    }
+
     /// Returns whether the length of a variable-length block is reported. With SILI it is only if the block
     /// is longer than requested, and the mode parameters have a block length.
-    fn is_length_reported(&self, server: &DeviceServer, len: u32) -> bool {
+    fn is_length_reported(&self, server: &DeviceServer, task: &TaskInfo, len: u32) -> bool {
         let is_longer = len > self.transfer.block_len;
-        !self.is_silent || (is_longer && server.settings.stream.block_len != 0)
+        !self.is_silent || (is_longer && server.nexuses.settings(task.nexus).block_len != 0)
     }
 
     fn wrong_length(&self, information: u64) -> JobStep {
@@ -208,6 +225,11 @@ impl Read {
         match result {
             Ok(command::Outcome::Record(record)) => {
                 let stored = record.guard;
+                let stored_len = server.stored_counts().read.saturating_sub(self.read_before);
+                if let Some(drive) = server.tape.as_mut().filter(|_| self.is_delivered) {
+                    let count = &mut drive.counts.read_from_medium;
+                    *count = count.saturating_add(stored_len);
+                }
                 match server.block_of(self.encryption.as_deref(), record) {
                     Ok(data)
                         if self.checks_guards && stored.is_some_and(|guard| !is_intact(&data, guard)) =>
@@ -269,6 +291,7 @@ fn is_passed_over(server: &DeviceServer, error: &Error) -> bool {
 impl TapeCommand for Read {
     fn start(&mut self, server: &mut DeviceServer, task: &TaskInfo) -> JobStep {
         self.encryption = server.tape.as_ref().and_then(|drive| drive.encryption.parameters(task.nexus));
+        self.first = server.tape_position();
         self.read_next(server)
     }
 

@@ -116,12 +116,13 @@ fn page_body(server: &mut DeviceServer, code: u16) -> Vec<u8> {
     }
 }
 
-/// Returns the capabilities: AES-256-GCM in software.
+/// Returns the capabilities: AES-256-GCM in hardware. To a host the drive is the hardware, and Proxmox Backup
+/// Server uses no drive without an algorithm in hardware.
 fn capabilities(server: &DeviceServer) -> Vec<u8> {
     /// CFG_P 01b: a host may change the parameters.
     const CHANGES_ALLOWED: u8 = 0x01;
-    /// MAC_C, DED_C, and DECRYPT_C and ENCRYPT_C 01b: by software.
-    const CIPHER: u8 = 0x35;
+    /// MAC_C, DED_C, and DECRYPT_C and ENCRYPT_C 10b: by hardware.
+    const CIPHER: u8 = 0x3a;
     /// AVFMV: the cartridge can be written with the algorithm.
     const VALID_FOR_VOLUME: u8 = 0x80;
     /// NONCE_C 01b: the drive makes the nonce. KADF_C and VCELB_C.

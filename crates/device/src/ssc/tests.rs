@@ -1,5 +1,6 @@
 //! A tape drive as an initiator observes it, through a whole logical unit.
 
+mod alerts;
 mod append_only;
 mod copying;
 mod deferred;
@@ -12,6 +13,7 @@ mod library;
 mod media;
 mod modes;
 mod motion;
+mod nexus_settings;
 mod protection;
 mod reading;
 mod reports;

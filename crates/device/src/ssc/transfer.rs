@@ -17,9 +17,9 @@ const FIXED: u8 = 0x01;
 pub(super) const BLOCK_LEN_MAX: u32 = StreamSettings::BLOCK_LEN_MAX;
 const _: () = assert!(BLOCK_LEN_MAX as usize == RECORD_LEN_MAX);
 
-/// The longest transfer of fixed-length blocks in bytes: a transport holds the Data-In of a command until it
-/// is sent, and a command keeps its turn until its end.
-const TRANSFER_LEN_MAX: u32 = TAPE_TRANSFER_MAX;
+/// The most bytes of fixed-length blocks that a command transfers: a transport holds the Data-In of a command
+/// until it is sent, and a command keeps its turn until its end.
+pub(super) const TRANSFER_LEN_MAX: u32 = TAPE_TRANSFER_MAX;
 const _: () = assert!(TRANSFER_LEN_MAX == BLOCK_LEN_MAX);
 
 /// What a command transfers.
@@ -34,30 +34,37 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    /// Returns what a CDB transfers.
+    /// Returns what a CDB transfers. It can be more than any block has, or than there is: READ and VERIFY end
+    /// with what they find.
     ///
     /// # Errors
-    /// FIXED without a block length, or a length that no block or no command can have.
+    /// FIXED without a block length.
     pub(super) fn of(server: &DeviceServer, task: &TaskInfo) -> Result<Self, Sense> {
         let cdb = &task.cdb;
-        let (at, len) = transfer_length(cdb);
+        let (_, len) = transfer_length(cdb);
         if cdb.u8(1) & FIXED == 0 {
-            if len > BLOCK_LEN_MAX {
-                return Err(Sense::invalid_cdb(at, None));
-            }
             return Ok(Self { block_len: len, blocks: u32::from(len > 0), is_fixed: false });
         }
-        let block_len = server.settings.stream.block_len;
+        let block_len = server.nexuses.settings(task.nexus).block_len;
         if block_len == 0 {
             return Err(Sense::invalid_cdb(1, Some(0)));
-        }
-        if len.checked_mul(block_len).is_none_or(|total| total > TRANSFER_LEN_MAX) {
-            return Err(Sense::invalid_cdb(at, None));
         }
         Ok(Self { block_len, blocks: len, is_fixed: true })
     }
 
-    /// Returns the length of the whole transfer in bytes.
+    /// Returns what a CDB writes.
+    ///
+    /// # Errors
+    /// FIXED without a block length, or a length that no block or no command can have.
+    pub(super) fn to_write(server: &DeviceServer, task: &TaskInfo) -> Result<Self, Sense> {
+        let transfer = Self::of(server, task)?;
+        if transfer.len() > TRANSFER_LEN_MAX {
+            return Err(too_long(&task.cdb));
+        }
+        Ok(transfer)
+    }
+
+    /// Returns the length of the whole transfer in bytes, or the largest number if it is longer.
     pub(super) const fn len(self) -> u32 {
         self.block_len.saturating_mul(self.blocks)
     }
@@ -67,6 +74,11 @@ impl Transfer {
     pub(super) fn left(self, done: u32) -> u64 {
         u64::from(if self.is_fixed { self.blocks.saturating_sub(done) } else { self.block_len })
     }
+}
+
+/// Returns the sense data for a transfer length that is too long.
+pub(super) fn too_long(cdb: &Cdb) -> Sense {
+    Sense::invalid_cdb(transfer_length(cdb).0, None)
 }
 
 /// Returns the TRANSFER LENGTH or VERIFICATION LENGTH field, and where it is.

@@ -77,14 +77,17 @@ impl<C: TapeCommand> InTurn<C> {
         if let Some(outcome) = former_error(server, task) {
             return JobStep::Done(outcome);
         }
-        // The cartridge may have been unloaded, or another one loaded, while the task waited.
-        match server.tape_not_ready().or_else(|| server.tape_changed()).filter(|_| C::NEEDS_CARTRIDGE) {
-            Some(sense) => {
+        if C::NEEDS_CARTRIDGE {
+            // The cartridge may have been unloaded, or another one loaded, while the task waited.
+            if let Some(sense) = server.tape_not_ready().or_else(|| server.tape_changed()) {
                 server.tape_attention_reported(task, sense.asc);
-                JobStep::Done(Outcome::CheckCondition(sense))
+                return JobStep::Done(Outcome::CheckCondition(sense));
             }
-            None => self.command.start(server, task),
+            if let Some(sense) = server.unheard_loss(task.nexus) {
+                return JobStep::Done(Outcome::CheckCondition(sense));
+            }
         }
+        self.command.start(server, task)
     }
 
     fn progress(&mut self, server: &mut DeviceServer, task: &TaskInfo, input: JobInput) -> JobStep {
@@ -94,7 +97,12 @@ impl<C: TapeCommand> InTurn<C> {
                 JobStep::Wait
             }
             JobInput::Woken if self.has_turn => match server.take_cartridge_outcome() {
-                Some(result) => self.command.ended(server, task, result),
+                Some(result) => {
+                    if matches!(result, Err(Error::WriteLost { .. })) {
+                        server.loss_is_heard(task.nexus);
+                    }
+                    self.command.ended(server, task, result)
+                }
                 None => JobStep::Wait,
             },
             JobInput::Woken if server.has_turn(task.id) => self.begin(server, task),
@@ -138,6 +146,7 @@ impl<C: TapeCommand> Job for InTurn<C> {
                 _ => None,
             };
             drive.immediate_ended(task.id, failure);
+            drive.is_turn_over |= self.has_turn;
         }
         step
     }

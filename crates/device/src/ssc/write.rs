@@ -37,7 +37,7 @@ fn kept(server: &DeviceServer) -> Command {
 }
 
 pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
-    let transfer = match Transfer::of(server, task) {
+    let transfer = match Transfer::to_write(server, task) {
         Ok(transfer) => transfer,
         Err(sense) => return Outcome::CheckCondition(sense),
     };
@@ -50,7 +50,7 @@ pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     if transfer.blocks == 0 {
         return Outcome::Good;
     }
-    let guard = server.settings.stream.protection.written();
+    let guard = server.nexuses.settings(task.nexus).protection.written();
     if data_len(guard, transfer.block_len).is_none() {
         // There is no block before the guard.
         let at = transfer_length(&task.cdb).0;
@@ -64,6 +64,8 @@ pub(super) fn write(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
         buffers: DataList::new(),
         is_fetching: false,
         is_writing: false,
+        written_before: 0,
+        first: 0,
         done: 0,
         space: None,
         is_alone: false,
@@ -97,6 +99,10 @@ struct Write {
     buffers: DataList,
     is_fetching: bool,
     is_writing: bool,
+    /// How many bytes were stored before the record that is being written.
+    written_before: u64,
+    /// The number of the first block among the objects of the partition.
+    first: u64,
     /// How many blocks were written.
     done: u32,
     /// What is left of the partition behind the last block.
@@ -147,6 +153,7 @@ impl Write {
         match self.record(server, data) {
             Ok(record) => {
                 self.is_writing = true;
+                self.written_before = server.stored_counts().written;
                 run(server, Command::Write(record))
             }
             Err(sense) => {
@@ -180,9 +187,12 @@ impl Write {
         self.done += 1;
         self.space = Some(space);
         let len = u64::from(self.transfer.block_len);
+        let stored_len = server.stored_counts().written.saturating_sub(self.written_before);
         server.stats.write_bytes += len;
         if let Some(drive) = &mut server.tape {
-            drive.counts.written = drive.counts.written.saturating_add(len);
+            let counts = &mut drive.counts;
+            counts.written = counts.written.saturating_add(len);
+            counts.written_to_medium = counts.written_to_medium.saturating_add(stored_len);
         }
         if self.arrived.len() == 0 {
             server.recycle(core::mem::take(&mut self.buffers));
@@ -194,6 +204,19 @@ impl Write {
         } else {
             run(server, kept(server))
         }
+    }
+
+    /// Ends the command because the file system is full, behind the blocks that are in the files.
+    fn storage_full(&mut self, server: &mut DeviceServer, sense: Sense) -> JobStep {
+        let written = server.tape_position().object.saturating_sub(self.first);
+        let written = u32::try_from(written).unwrap_or(u32::MAX).min(self.done);
+        let given_up = u64::from(self.done - written) * u64::from(self.transfer.block_len);
+        server.stats.write_bytes = server.stats.write_bytes.saturating_sub(given_up);
+        if let Some(drive) = &mut server.tape {
+            drive.counts.written = drive.counts.written.saturating_sub(given_up);
+        }
+        (self.is_writing, self.done) = (false, written);
+        self.stop(server, sense.with_information(self.transfer.left(written)))
     }
 
     fn finished(&self) -> Outcome {
@@ -225,6 +248,7 @@ impl TapeCommand for Write {
         self.is_alone = !server.settings.stream.is_buffered && !is_unsynced;
         self.is_first_loss = server.tape.as_ref().is_some_and(|drive| !drive.cartridge().has_lost_writes());
         self.warning = EarlyWarning::new(server);
+        self.first = server.tape_position().object;
         let appended = server.check_append();
         if let Some(drive) = &server.tape {
             if let Err(sense) = drive.encryption.check_lock(task.nexus).and(appended) {
@@ -248,6 +272,10 @@ impl TapeCommand for Write {
         match result {
             Ok(command::Outcome::Written(space)) => self.written(server, task, space),
             Ok(_) => JobStep::Done(self.ending.map_or_else(|| self.finished(), Outcome::CheckCondition)),
+            Err(error @ Error::StorageFull) => {
+                let sense = server.cartridge_failure(&error);
+                self.storage_full(server, sense)
+            }
             Err(error) => {
                 let sense = server.cartridge_failure(&error);
                 let is_of_this = match error {
@@ -321,7 +349,7 @@ impl TapeCommand for Filemarks {
                 JobStep::Done(self.ending.map_or(Outcome::Good, Outcome::CheckCondition))
             }
             Ok(_) => JobStep::Done(self.ending.map_or(Outcome::Good, Outcome::CheckCondition)),
-            Err(error @ Error::EndOfPartition) => {
+            Err(error @ (Error::EndOfPartition | Error::StorageFull)) => {
                 let sense = server.cartridge_failure(&error).with_information(self.left(server));
                 self.ending = Some(sense);
                 run(server, if self.is_immediate { Command::Drain } else { Command::Synchronize })

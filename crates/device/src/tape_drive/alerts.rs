@@ -1,4 +1,5 @@
-//! TapeAlert flags (SSC-4, log page 2Eh): what went wrong since a host read them.
+//! TapeAlert flags (SSC-4, log page 2Eh): what went wrong since a host read them. All of these flags are
+//! about the cartridge, so they end with its removal.
 
 /// A TapeAlert flag by its number, which is the code of its log parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,6 +9,7 @@ pub(crate) enum Alert {
     ReadFailure = 0x05,
     WriteFailure = 0x06,
     WriteProtect = 0x09,
+    NoRemoval = 0x0a,
     WormOverwrite = 0x3c,
 }
 

@@ -39,6 +39,9 @@ pub(crate) struct TapeDriveState {
     demounts: u32,
     written: u64,
     read: u64,
+    /// What was written to the medium and read from it; `None` from a release that did not count that.
+    #[serde(default)]
+    medium: Option<[u64; 2]>,
     encryption: EncryptionState,
     overwrite: OverwriteState,
 }
@@ -182,6 +185,9 @@ impl TapeDrive {
             running: _,
             turn: _,
             is_turn_outdated: _,
+            is_turn_over: _,
+            is_write_aborted: _,
+            loss_heard: _,
             waiting: _,
             outcome: _,
             immediate: _,
@@ -198,7 +204,7 @@ impl TapeDrive {
             eject_failure: _,
             is_new: _,
             demounts,
-            counts: TransferCounts { written, read },
+            counts: TransferCounts { written, written_to_medium, read_from_medium, read },
             encryption,
             overwrite,
         } = self;
@@ -216,6 +222,7 @@ impl TapeDrive {
             demounts: *demounts,
             written: *written,
             read: *read,
+            medium: Some([*written_to_medium, *read_from_medium]),
             encryption: encryption.export(index_of),
             overwrite: match *overwrite {
                 Overwrite::Disabled => OverwriteState::Disabled,
@@ -257,7 +264,7 @@ impl TapeDrive {
             deferred: DeferredErrors::restored(&state.deferred, nexus_of)?,
             lost_positions: state.lost_positions.iter().filter_map(|index| nexus_of(*index)).collect(),
             demounts: state.demounts,
-            counts: TransferCounts { written: state.written, read: state.read },
+            counts: restored_counts(state),
             encryption: TapeEncryption::restored(&state.encryption, nexus_of)?,
             overwrite: match state.overwrite {
                 OverwriteState::Disabled => Overwrite::Disabled,
@@ -269,6 +276,18 @@ impl TapeDrive {
             ..Self::new()
         })
     }
+}
+
+/// Returns the counters. They all count from the same moment: without those of the medium they begin anew.
+fn restored_counts(state: &TapeDriveState) -> TransferCounts {
+    let TapeDriveState { written, read, medium, .. } = *state;
+    let counts = |[written_to_medium, read_from_medium]: [u64; 2]| TransferCounts {
+        written,
+        written_to_medium,
+        read_from_medium,
+        read,
+    };
+    medium.map(counts).unwrap_or_default()
 }
 
 impl From<LoadedState> for LoadedCartridge {

@@ -5,10 +5,11 @@ use scsi::opcode as op;
 use scsi::sense::{Asc, Sense, SenseKey};
 use scsi::status::{Status, TaskAttribute};
 
-use crate::contract::Access;
+use crate::contract::{Access, NexusId};
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::Outcome;
 use crate::device_server::table::{AttentionRule, Handler, MediumNeed, Row};
+use crate::fault_injection::{Bug, is_injected};
 use crate::settings::AttentionInterlock;
 use crate::task::TaskInfo;
 use crate::unit_attention;
@@ -31,6 +32,14 @@ impl DeviceServer {
             return Err(outcome);
         }
         let row = found.map_err(Outcome::CheckCondition)?;
+        let is_some_write = row.opcode == op::WRITE_10 && task.cdb.u8(5).is_multiple_of(8);
+        if is_injected(Bug::WritesFailUncaused) && is_some_write {
+            return Err(Outcome::CheckCondition(Sense::new(SenseKey::MEDIUM_ERROR, Asc::WRITE_ERROR)));
+        }
+        if is_injected(Bug::WritesAbortedUncaused) && is_some_write {
+            let sense = Sense::new(SenseKey::ABORTED_COMMAND, Asc::PROTOCOL_SERVICE_CRC_ERROR);
+            return Err(Outcome::CheckCondition(sense));
+        }
         self.check_request(task, row, access)?;
         let handler = row.handler;
         if let Some(sense) = self.tape_position_lost(task) {
@@ -46,6 +55,9 @@ impl DeviceServer {
         let next = state.attentions.next().filter(|next| !passed && counts(next.asc))?;
         if !kept {
             state.attentions.take();
+            if is_injected(Bug::AttentionsToldAgain) && task.cdb.opcode() == op::READ_10 {
+                state.attentions.establish_with(next);
+            }
         }
         self.tape_attention_reported(task, next.asc);
         Some(Outcome::CheckCondition(next))
@@ -66,7 +78,14 @@ impl DeviceServer {
         is_refused.then_some(Outcome::CheckCondition(sense))
     }
 
-    fn check_request(&self, task: &TaskInfo, row: &Row, access: Access) -> Result<(), Outcome> {
+    /// Returns why a command of `nexus` that writes is refused.
+    fn write_refusal(&mut self, nexus: NexusId) -> Option<Sense> {
+        let refusal = self.write_protection(nexus)?;
+        self.tape_write_refused();
+        Some(refusal)
+    }
+
+    fn check_request(&mut self, task: &TaskInfo, row: &Row, access: Access) -> Result<(), Outcome> {
         if task.data_in_len > 0 && task.data_out_len > 0 {
             let sense = Sense::illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
             return Err(Outcome::CheckCondition(sense));
@@ -83,9 +102,7 @@ impl DeviceServer {
             return Err(Outcome::CheckCondition(Sense::new(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED)));
         }
         if row.medium == MediumNeed::NotNeeded {
-            // SANITIZE and FORMAT UNIT check the medium themselves.
-            let refused = erases(row) && self.is_drained();
-            return if refused { Err(Outcome::Status(Status::BUSY)) } else { Ok(()) };
+            return Ok(());
         }
         // BUSY makes hosts repeat the command later (SAM-5 §5.3.1): Linux for 180 s, QEMU for some 40 s. NOT
         // READY, LOGICAL UNIT IS IN PROCESS OF BECOMING READY is an I/O error at once for QEMU, and MANUAL
@@ -93,10 +110,11 @@ impl DeviceServer {
         if self.is_drained() || self.medium.has_too_many_abandoned() {
             return Err(Outcome::Status(Status::BUSY));
         }
-        let obstacle = self.not_ready().or_else(|| match row.medium {
-            MediumNeed::Writable => self.write_protection(task.nexus),
-            _ => None,
-        });
+        let obstacle = match row.medium {
+            MediumNeed::NotNeeded | MediumNeed::Optional => None,
+            MediumNeed::Ready => self.io_obstacle(),
+            MediumNeed::Writable => self.io_obstacle().or_else(|| self.write_refusal(task.nexus)),
+        };
         obstacle.map_or(Ok(()), |sense| Err(Outcome::CheckCondition(sense)))
     }
 }

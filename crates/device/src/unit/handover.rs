@@ -43,8 +43,15 @@ impl LogicalUnit {
         index_of: impl Fn(NexusId) -> Option<u32>,
     ) -> Result<UnitState, UnitBusy> {
         // Every field is named here, so that a new one is not forgotten.
-        let Self { server, tasks: _, pending_tmfs: _, waiting_for_aborts: _, io_deadline: _, throttle } =
-            self;
+        let Self {
+            server,
+            tasks: _,
+            pending_tmfs: _,
+            waiting_for_aborts: _,
+            removal_wait: _,
+            io_deadline: _,
+            throttle,
+        } = self;
         match self.busy() {
             Some(why) => Err(why),
             None => Ok(UnitState {

@@ -12,6 +12,7 @@ use crate::device_server::table::MediumNeed;
 use crate::drain::Drain;
 use crate::medium_removal::MediaEvent;
 use crate::removal_obstacle::RemovalObstacle;
+use crate::space_threshold::SpaceThreshold;
 use crate::task::TaskId;
 use crate::task_set::{Task, TaskState};
 
@@ -100,6 +101,12 @@ impl LogicalUnit {
         self.server.spc.removal.is_present()
     }
 
+    /// Returns why the unit is not ready, or `None` if it is: the sense data of TEST UNIT READY, except that
+    /// a drained unit answers that with BUSY.
+    pub fn not_ready(&self) -> Option<Sense> {
+        self.server.not_ready()
+    }
+
     /// Withholds the medium because it is not the same as before: commands that need it end with NOT READY,
     /// MANUAL INTERVENTION REQUIRED. Or makes it available again, and every nexus receives the unit attention
     /// MEDIUM MAY HAVE CHANGED.
@@ -109,8 +116,34 @@ impl LogicalUnit {
         self.process_pending();
     }
 
+    /// Records when the storage of a thin unit counts as short, and whether it is short. Every nexus receives
+    /// a unit attention when it has become short.
+    pub fn set_space_threshold(&mut self, now: Instant, threshold: SpaceThreshold) {
+        self.server.now = now;
+        self.server.set_space_threshold(threshold);
+    }
+
+    /// Records that writes to the medium are lost: commands that flush fail until the operator accepts that.
+    pub fn record_lost_writes(&mut self, now: Instant) {
+        self.server.now = now;
+        self.server.record_lost_flush();
+    }
+
+    /// Lets flushes succeed again: the operator accepts what is lost. The owner of the medium has made sure
+    /// that its next flush covers everything that is not lost.
+    pub fn accept_lost_writes(&mut self, now: Instant) {
+        self.server.now = now;
+        self.server.accept_lost_writes();
+    }
+
+    /// Returns whether a flush has failed, so that acknowledged writes may be lost.
+    pub const fn has_failed_flush(&self) -> bool {
+        self.server.has_failed_flush()
+    }
+
     /// Drains the unit for its operator: tasks that it has go on, and new commands that need the medium end
-    /// with BUSY. Or ends that, and every nexus receives the unit attention MEDIUM MAY HAVE CHANGED.
+    /// with BUSY. Or ends that, and every nexus receives the unit attention MEDIUM MAY HAVE CHANGED if the
+    /// operator may have changed the medium.
     pub fn set_drained(&mut self, now: Instant, drained: bool) {
         self.server.now = now;
         self.server.set_drained(drained);

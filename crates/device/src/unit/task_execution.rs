@@ -357,11 +357,18 @@ impl LogicalUnit {
     /// Aborts every task of `nexuses` except task `id`, which sent the request.
     fn abort_victims(&mut self, id: TaskId, nexuses: &[NexusId]) {
         let Some(requester) = self.tasks.find_mut(id).map(|task| task.info.nexus) else { return };
-        for other in self.tasks.select_live(|task| nexuses.contains(&task.nexus) && task.id != id) {
-            let Some(owner) = self.tasks.find_mut(other).map(|task| task.info.nexus) else { continue };
-            let answer = self.server.abort_report(owner == requester);
-            self.abort(other, answer);
-            if owner != requester && answer == AbortReport::Aborted {
+        let others = self.tasks.select_live(|task| nexuses.contains(&task.nexus) && task.id != id);
+        self.abort_for(Some(requester), &others);
+    }
+
+    /// Aborts tasks for a nexus, or for the operator.
+    pub(super) fn abort_for(&mut self, requester: Option<NexusId>, tasks: &[TaskId]) {
+        for id in tasks.iter().copied() {
+            let Some(owner) = self.tasks.find_mut(id).map(|task| task.info.nexus) else { continue };
+            let is_own = Some(owner) == requester;
+            let answer = self.server.abort_report(is_own);
+            self.abort(id, answer);
+            if !is_own && answer == AbortReport::Aborted {
                 self.server.nexuses.establish_ua(owner, Asc::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR);
             }
         }
@@ -446,6 +453,9 @@ impl LogicalUnit {
         let Some(id) = self.server.saves.end(ticket) else { return };
         if id == TaskId::BACKGROUND {
             return self.server.sanitizer_recorded(ok);
+        }
+        if id == TaskId::OPERATOR {
+            return self.finish_operator_removal(ok);
         }
         let Some(task) = self.tasks.find_mut(id) else { return };
         if let TaskState::Saving(then) = core::mem::replace(&mut task.state, TaskState::Draining) {
@@ -559,6 +569,7 @@ impl DeviceServer {
             && result
                 .as_ref()
                 .is_err_and(|failure| !matches!(failure.fault, Fault::Busy | Fault::NotSubmitted))
+            && !self.medium.keeps_changes()
         {
             self.record_lost_flush();
         }

@@ -207,7 +207,7 @@ impl Ports {
         };
         let socket = &port.socket.socket;
         if let Some(ring) = &mut port.ring {
-            let (frames, _) = ring.receive(self.clock, |_, _| {});
+            let (frames, _) = ring.receive(&self.clock, |_, _| {});
             // An error keeps the socket readable until it is taken.
             self.changed |= frames == 0 && socket::take_error(socket).is_some();
             return;
@@ -261,7 +261,7 @@ impl Ports {
         Stats::bump(&mut stats.bytes_in, bytes);
         let mut any = false;
         for port in self.ports.iter_mut().flatten() {
-            any |= port.empty_ring(stats, machine, self.clock);
+            any |= port.empty_ring(stats, machine, &self.clock);
         }
         let mut readable = std::mem::take(&mut self.readable);
         for number in readable.drain(..) {
@@ -324,7 +324,7 @@ impl Ports {
         for (number, place) in (0..).zip(&mut self.ports) {
             let Some(port) = place else { continue };
             if changed {
-                port.refresh_interface(engine.stats(), machine, self.clock, &self.pool);
+                port.refresh_interface(engine.stats(), machine, &self.clock, &self.pool);
                 if let Some(state) = port.state {
                     self.intake.fit(state.mtu);
                     if !port.told {
@@ -401,7 +401,7 @@ impl Ports {
                     port.held = !port.wants;
                     continue;
                 }
-                self.changed |= port.send(&mut self.outtake, stats, machine, (self.clock, &self.pool));
+                self.changed |= port.send(&mut self.outtake, stats, machine, (&self.clock, &self.pool));
             }
         }
         any
@@ -417,7 +417,7 @@ impl Ports {
             if let Err(batch) = engine.send_frame(number, from, std::mem::take(&mut port.batch)) {
                 port.batch = batch;
                 self.changed |=
-                    port.send(&mut self.outtake, engine.stats(), machine, (self.clock, &self.pool));
+                    port.send(&mut self.outtake, engine.stats(), machine, (&self.clock, &self.pool));
             }
         }
     }
@@ -501,7 +501,7 @@ impl Port {
     }
 
     /// Passes the frames in the ring to the state machine. Returns whether there were any.
-    fn empty_ring(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, clock: Clock) -> bool {
+    fn empty_ring(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, clock: &Clock) -> bool {
         let Some(mut ring) = self.ring.take() else { return false };
         let (frames, bytes) = ring.receive(clock, |now, taken| self.hand_over(machine, now, taken));
         self.ring = Some(ring);
@@ -513,7 +513,7 @@ impl Port {
 
     /// Replaces the ring by one with longer slots if the present slots are too short. Frames beyond the share
     /// of one turn, and frames that arrive meanwhile, are lost.
-    fn fit_ring(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, clock: Clock, mtu: usize) {
+    fn fit_ring(&mut self, stats: &mut Stats, machine: &mut dyn FrameMachine, clock: &Clock, mtu: usize) {
         let fits = |ring: &Ring| ring.fits(mtu.min(MTU_MAX));
         if self.ring.as_ref().is_none_or(fits) {
             return;
@@ -536,7 +536,7 @@ impl Port {
         &mut self,
         stats: &mut Stats,
         machine: &mut dyn FrameMachine,
-        clock: Clock,
+        clock: &Clock,
         pool: &Pool,
     ) {
         let now = clock.now();

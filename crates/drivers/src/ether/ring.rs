@@ -36,7 +36,8 @@ const BEFORE_PAYLOAD: usize = 96;
 /// The kernel allocates blocks of this size, unless a single frame needs more. Block sizes are multiples of a
 /// page.
 const BLOCK_BYTES: usize = 1 << 20;
-const PAGE: usize = 4096;
+/// Whole pages, whether they have 4, 16 or 64 KiB.
+const PAGE: usize = 64 << 10;
 
 /// How much is processed in one turn before other ports get their turn.
 const FRAMES_PER_TURN: usize = 512;
@@ -140,7 +141,7 @@ impl Ring {
     /// Returns how many frames there were, and bytes. Frames longer than a slot are skipped.
     pub(super) fn receive(
         &mut self,
-        clock: Clock,
+        clock: &Clock,
         mut each: impl FnMut(Instant, RxFrame<'_>),
     ) -> (usize, usize) {
         let (mut frames, mut bytes) = (0, 0);

@@ -10,7 +10,8 @@ use rustix::io::ReadWriteFlags;
 use smallvec::SmallVec;
 
 use super::{
-    Errno, FallocateMode, FileDone, FileError, FileExtent, FileOp, FileOpKind, FileOutcome, IoFile, PendingOp,
+    Errno, FallocateMode, FileDone, FileError, FileExtent, FileOp, FileOpKind, FileOutcome, IoFile,
+    NOT_BEGUN, PendingOp,
 };
 use crate::fault_injection::{self, Bug};
 
@@ -34,8 +35,8 @@ pub(crate) type SlicesMut<'a> = SmallVec<[IoSliceMut<'a>; 16]>;
 
 /// Records the result of a call for `work`: how many bytes (zero for calls that transfer none), or an error.
 pub(crate) fn progress(work: &mut PendingOp, result: Result<usize, Errno>) -> Attempt {
-    if is_stable_through_cache(&work.op) {
-        let stable_writes = &work.op.file.inner.habits.stable_writes;
+    if is_stable_write(&work.op) {
+        let stable_writes = &work.op.file.inner.behavior.stable_writes;
         match result {
             Ok(_) => stable_writes.succeeded(),
             Err(Errno::OPNOTSUPP) if !stable_writes.may_lack_support() => {
@@ -105,9 +106,10 @@ impl StableWrites {
     }
 }
 
-/// Returns whether an operation is a write that may get the report of another one's failed write-back.
-fn is_stable_through_cache(op: &FileOp) -> bool {
-    matches!(op.kind, FileOpKind::Write { stable: true, .. }) && !op.file.direct()
+/// Returns whether an operation is a write that may get the report of another one's failure. Past the page
+/// cache too: such a write flushes the cache of the device.
+const fn is_stable_write(op: &FileOp) -> bool {
+    matches!(op.kind, FileOpKind::Write { stable: true, .. })
 }
 
 fn advance(op: &mut FileOp, done: &mut usize, result: Result<usize, Errno>) -> Attempt {
@@ -116,7 +118,8 @@ fn advance(op: &mut FileOp, done: &mut usize, result: Result<usize, Errno>) -> A
         Ok(count) => count,
         // It may be the report of a failed write-back, whatever its number is. The kernel makes it only once,
         // and a second call would succeed.
-        Err(errno) if matches!(op.kind, FileOpKind::Sync { .. }) => return failed(errno),
+        Err(errno) if matches!(op.kind, FileOpKind::Sync { .. }) => return failed(executed(errno)),
+        Err(errno @ (Errno::INTR | Errno::AGAIN)) if is_stable_write(op) => return failed(executed(errno)),
         Err(Errno::INTR | Errno::AGAIN) => return Attempt::Again,
         Err(Errno::OPNOTSUPP) => return Attempt::Blocked,
         Err(errno) => return failed(errno),
@@ -215,9 +218,11 @@ pub(crate) fn run_to_end(mut op: FileOp, mut done: usize) -> FileDone {
         match &op.kind {
             FileOpKind::Extents { at, len, count_max } => {
                 let result = extents(&op.file, *at, *len, *count_max);
-                let result = result.map(FileOutcome::Extents).map_err(|errno| FileError { errno, done: 0 });
+                let failed = |errno| FileError { errno: executed(errno), done: 0 };
+                let result = result.map(FileOutcome::Extents).map_err(failed);
                 return FileDone { token: op.token, result };
             }
+            FileOpKind::Call(_) => return call(op),
             FileOpKind::Read { .. } | FileOpKind::Write { .. } => {
                 let result = transfer_blocking(&mut op, done);
                 match advance(&mut op, &mut done, result) {
@@ -228,7 +233,7 @@ pub(crate) fn run_to_end(mut op: FileOp, mut done: usize) -> FileDone {
             }
             _ => match change(&op) {
                 Err(Errno::INTR) if !matches!(op.kind, FileOpKind::Sync { .. }) => {}
-                result => break result.map_err(|errno| FileError { errno, done: 0 }),
+                result => break result.map_err(|errno| FileError { errno: executed(errno), done: 0 }),
             },
         }
     };
@@ -250,19 +255,22 @@ fn transfer_blocking(op: &mut FileOp, done: usize) -> Result<usize, Errno> {
         Ok(count)
     };
     let file = op.borrow().file.clone();
-    if file.direct() {
-        return match dsync() {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => fallback(),
-            result => result,
-        };
-    }
-    file.inner.habits.stable_writes.write(dsync, fallback)
+    file.inner.behavior.stable_writes.write(dsync, fallback)
 }
 
 /// Returns the error of a sync whose caller repeats what ends with some errors: a sync must not be repeated.
 const fn final_errno(errno: Errno) -> Errno {
     match errno {
-        Errno::INTR | Errno::AGAIN | Errno::OPNOTSUPP => Errno::IO,
+        Errno::OPNOTSUPP => Errno::IO,
+        errno => executed(errno),
+    }
+}
+
+/// Returns the error of a call that the kernel has executed. SMB and FUSE pass on `EAGAIN` and `EINTR` of
+/// their servers, which must not be taken for [`NOT_BEGUN`], nor for an invitation to repeat a sync.
+const fn executed(errno: Errno) -> Errno {
+    match errno {
+        Errno::INTR | NOT_BEGUN => Errno::IO,
         errno => errno,
     }
 }
@@ -277,8 +285,22 @@ fn change(op: &FileOp) -> Result<(), Errno> {
         FileOpKind::Discard { at, len } => raw::discard(file, *at, *len),
         FileOpKind::ZeroOut { at, len } => raw::zero_out(file, *at, *len),
         FileOpKind::CloneTo { to } => rustix::fs::ioctl_ficlone(to, file),
-        FileOpKind::Read { .. } | FileOpKind::Write { .. } | FileOpKind::Extents { .. } => Err(Errno::INVAL),
+        FileOpKind::Read { .. }
+        | FileOpKind::Write { .. }
+        | FileOpKind::Extents { .. }
+        | FileOpKind::Call(_) => Err(Errno::INVAL),
     }
+}
+
+fn call(op: FileOp) -> FileDone {
+    let FileOp { token, file, kind } = op;
+    let result = match kind {
+        FileOpKind::Call(call) => (call.0)(file.file()),
+        _ => Err(Errno::INVAL),
+    };
+    let failed = |errno| FileError { errno: executed(errno), done: 0 };
+    let result = result.map(FileOutcome::Called).map_err(failed);
+    FileDone { token, result }
 }
 
 impl FallocateMode {
@@ -348,12 +370,41 @@ mod tests {
     #[test]
     fn a_sync_that_fails_is_not_repeated_whatever_the_error_is() {
         let file = IoFile::new(File::open("/dev/null").unwrap(), false);
-        for errno in [Errno::OPNOTSUPP, Errno::AGAIN, Errno::INTR, Errno::IO] {
+        // Nobody may take the failure for an operation that was not begun.
+        let (io, unsupported) = (Errno::IO, Errno::OPNOTSUPP);
+        for (errno, reported) in [(unsupported, unsupported), (NOT_BEGUN, io), (Errno::INTR, io), (io, io)] {
             let kind = FileOpKind::Sync { data_only: true };
             let mut op = FileOp { token: 0, file: file.clone(), kind };
             let attempt = advance(&mut op, &mut 0, Err(errno));
-            let expected = FileError { errno, done: 0 };
+            let expected = FileError { errno: reported, done: 0 };
             assert!(matches!(attempt, Attempt::Finished(Err(error)) if error == expected), "{errno}");
+        }
+    }
+
+    #[test]
+    fn a_stable_write_that_was_executed_is_not_repeated() {
+        for direct in [false, true] {
+            let file = IoFile::new(File::open("/dev/null").unwrap(), direct);
+            for errno in [NOT_BEGUN, Errno::INTR] {
+                let attempt = |stable| {
+                    let data = base::buffer::Bytes::copied_from(&[1; 512]).into();
+                    let kind = FileOpKind::Write { at: 0, data, stable };
+                    advance(&mut FileOp { token: 0, file: file.clone(), kind }, &mut 0, Err(errno))
+                };
+                let expected = FileError { errno: Errno::IO, done: 0 };
+                assert!(
+                    matches!(attempt(true), Attempt::Finished(Err(error)) if error == expected),
+                    "{errno}"
+                );
+                assert!(matches!(attempt(false), Attempt::Again), "{errno}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_kernel_is_never_that_of_an_operation_that_was_not_begun() {
+        for number in 1..=133 {
+            assert_ne!(executed(Errno::from_raw_os_error(number)), NOT_BEGUN, "{number}");
         }
     }
 

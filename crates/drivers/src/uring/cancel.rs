@@ -54,6 +54,6 @@ pub(super) fn receive_end(result: Result<usize, Errno>, is_cancelled: bool) -> R
         Err(Errno::CANCELED | Errno::NOBUFS | Errno::INTR | Errno::AGAIN) if is_cancelled => {
             ReceiveEnd::Cancelled
         }
-        Err(_) => ReceiveEnd::Failed,
+        Err(errno) => ReceiveEnd::Failed(errno),
     }
 }

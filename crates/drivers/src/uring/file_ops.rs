@@ -16,6 +16,9 @@ pub(super) struct FileWork {
 impl UringEngine {
     /// Starts the operations that were submitted to the file queues.
     pub(super) fn start_file_work(&mut self) {
+        if let Some(count) = self.files.new_ring_limit() {
+            self.ring.allow_workers(count);
+        }
         while let Some(work) = self.files.take_work() {
             self.start_work(work);
         }

@@ -21,7 +21,9 @@ const BYTES: u32 = 64 << 10;
 /// The group number of the buffers in the kernel.
 pub(super) const GROUP: u16 = 0;
 
-const PAGE: usize = 4096;
+/// The alignment of the memory: the kernel refuses a ring that does not begin at a page, and pages have 4, 16
+/// or 64 KiB.
+const PAGE: usize = 64 << 10;
 
 pub(super) struct ProvidedBuffers {
     entries: NonNull<BufRingEntry>,

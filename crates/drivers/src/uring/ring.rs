@@ -96,8 +96,6 @@ impl Ring {
             opcode::Readv::CODE,
             opcode::Write::CODE,
             opcode::Writev::CODE,
-            opcode::Fsync::CODE,
-            opcode::Fallocate::CODE,
             opcode::Timeout::CODE,
             opcode::TimeoutUpdate::CODE,
         ];
@@ -120,6 +118,14 @@ impl Ring {
     /// completions that are produced only on request do not make it readable.
     pub(super) fn ring_bell(&self, bell: &OwnedFd) -> io::Result<()> {
         self.ring.submitter().register_eventfd(bell.as_raw_fd())
+    }
+
+    /// Lets the kernel use up to `count` workers for operations on files that it cannot begin without
+    /// waiting. Their default number is small, and operations on a disk that hangs would take all of them.
+    pub(super) fn allow_workers(&self, count: usize) {
+        let mut limits = [u32::try_from(count).unwrap_or(u32::MAX), 0];
+        // It fails only before Linux 5.15, which has no buffer rings either.
+        let _ = self.ring.submitter().register_iowq_max_workers(&mut limits);
     }
 
     /// Returns the number of the ring's descriptor.

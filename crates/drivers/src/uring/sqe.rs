@@ -136,15 +136,9 @@ impl MsgHdr {
         Some(entry.flags(squeue::Flags::SKIP_SUCCESS))
     }
 
-    /// Returns the entry for the next part of a file operation.
+    /// Returns the entry for the next part of a file operation. Returns the entry of a file operation. The
+    /// file queues give only operations to the ring that the kernel begins without waiting.
     pub(super) fn file_entry(&mut self, work: &mut PendingOp) -> squeue::Entry {
-        let is_ahead = work.is_ahead();
-        let entry = self.file_entry_at_once(work);
-        // Without the flag the kernel copies data that is in memory before it returns.
-        if is_ahead { entry.flags(squeue::Flags::ASYNC) } else { entry }
-    }
-
-    fn file_entry_at_once(&mut self, work: &mut PendingOp) -> squeue::Entry {
         let done = work.done;
         let file = types::Fd(work.op.file.file().as_raw_fd());
         self.pieces.clear();
@@ -176,22 +170,14 @@ impl MsgHdr {
                     .rw_flags(flags)
                     .build()
             }
-            FileOpKind::Sync { .. } if fault_injection::is_injected(Bug::FilesSkipFdatasync) => {
-                opcode::Nop::new().build()
-            }
-            FileOpKind::Sync { data_only } => {
-                let flags = if *data_only { types::FsyncFlags::DATASYNC } else { types::FsyncFlags::empty() };
-                opcode::Fsync::new(file).flags(flags).build()
-            }
-            FileOpKind::Fallocate { mode, at, len } => {
-                let mode = i32::try_from(mode.flags().bits()).unwrap_or(-1);
-                opcode::Fallocate::new(file, *len).offset(*at).mode(mode).build()
-            }
-            // These are never passed to the ring: the file queues give them to threads.
-            FileOpKind::Extents { .. }
+            // These are never passed to the ring: threads do them.
+            FileOpKind::Sync { .. }
+            | FileOpKind::Fallocate { .. }
+            | FileOpKind::Extents { .. }
             | FileOpKind::Discard { .. }
             | FileOpKind::ZeroOut { .. }
-            | FileOpKind::CloneTo { .. } => opcode::Nop::new().build(),
+            | FileOpKind::CloneTo { .. }
+            | FileOpKind::Call(_) => opcode::Nop::new().build(),
         }
     }
 

@@ -8,6 +8,7 @@
 )]
 
 mod dials;
+mod disks;
 mod parking;
 mod parrot;
 mod rig;
@@ -24,6 +25,10 @@ use drivers::config::{Config, EngineChoice, Limits, SpinMode};
 use drivers::message_queue::{Adoption, Stopped};
 use rustix::event::{EventfdFlags, eventfd};
 
+use disks::{
+    a_disk_that_hangs_takes_no_workers_of_another, leaves_every_call_that_can_wait_to_others,
+    reads_at_once_only_what_is_in_memory, stops_although_a_disk_hangs, writes_a_burst_completely,
+};
 use parking::{
     a_signal_that_comes_while_it_is_parked_is_told_when_it_goes_on,
     accepts_no_connection_until_it_is_told_to, accepts_no_connection_while_it_is_parked,
@@ -76,9 +81,11 @@ with_both_engines! {
     adopts_a_local_socket_with_the_addresses_of_its_relay,
     calls_the_machine_when_its_time_comes,
     calls_the_machine_when_its_time_comes_however_often_that_moves,
+    takes_in_what_arrived_while_it_stood_still_before_a_deadline_passes,
     turns_away_what_is_over_a_limit,
     keeps_to_a_limit_that_changes,
     applies_no_limit_to_connections_of_its_owner,
+    ends_a_connection_of_its_owner_whose_host_is_gone,
     ends_a_peer_that_takes_nothing_when_that_is_forbidden_later,
     stops_listening_to_a_portal,
     stops_when_the_last_connection_is_gone,
@@ -88,6 +95,11 @@ with_both_engines! {
     serves_more_connections_at_once_than_it_has_buffers,
     answers_a_request_with_few_system_calls,
     finishes_file_work_before_it_stops,
+    a_disk_that_hangs_takes_no_workers_of_another,
+    leaves_every_call_that_can_wait_to_others,
+    reads_at_once_only_what_is_in_memory,
+    stops_although_a_disk_hangs,
+    writes_a_burst_completely,
     passes_on_what_nobody_waits_for,
     spins_when_asked_to,
     loses_no_byte_when_it_parks,
@@ -226,7 +238,7 @@ fn survives_a_reset(engine: EngineChoice) {
     // Unread bytes turn the close into a reset.
     drop(stream);
     rig.await_that("the end of the connection", |parrot| {
-        parrot.gone == [(ConnId(0), DisconnectReason::Failed)]
+        parrot.gone == [(ConnId(0), DisconnectReason::Reset)]
     });
     let mut other = rig.connect();
     send(&mut other, BABBLE, 10);
@@ -769,6 +781,65 @@ fn applies_no_limit_to_connections_of_its_owner(engine: EngineChoice) {
         stream.write_all(&frame(BABBLE, 10)).unwrap();
         stream.read_exact(&mut [0; 10]).unwrap();
     }
+}
+
+fn ends_a_connection_of_its_owner_whose_host_is_gone(engine: EngineChoice) {
+    let host_silence_max = Duration::from_millis(400);
+    let Some(rig) = Rig::start_with(Config { engine, host_silence_max, ..Config::default() }) else { return };
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let [gone, busy] = [1, 2].map(|number| {
+        let theirs = TcpStream::connect(address).unwrap();
+        let socket = listener.accept().unwrap().0.into();
+        let portal = PortalId(PortalId::OWN_BIT | number);
+        rig.handle
+            .adopt(Adoption { socket, portal, local: address, peer: address, bytes: Vec::new() })
+            .unwrap();
+        theirs
+    });
+    rig.await_that("the owner's connections", |parrot| parrot.conns.len() == 2);
+    receive_nothing(&gone);
+    // The program at the other end reads nothing, but its host answers.
+    rig.ask(|parrot| {
+        parrot.babble(ConnId(0), 10);
+        parrot.babble(ConnId(1), 32 << 20);
+    });
+    rig.await_that("the end of the connection", |parrot| {
+        parrot.gone == [(ConnId(0), DisconnectReason::TimedOut)]
+    });
+    std::thread::sleep(3 * host_silence_max);
+    assert_eq!(rig.ask(|parrot| parrot.gone.len()), 1);
+    drop(busy);
+}
+
+/// Makes a socket receive nothing and acknowledge nothing, as if its host had vanished.
+#[allow(unsafe_code, reason = "no library has a safe function for the option")]
+fn receive_nothing(socket: &TcpStream) {
+    use std::os::fd::AsRawFd;
+    let drop_all = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: (&raw const drop_all).cast_mut() };
+    let len = libc::socklen_t::try_from(size_of_val(&program)).unwrap();
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+    // SAFETY: `program` and its one instruction are alive during the call, which copies them.
+    let result =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const program).cast(), len) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+fn takes_in_what_arrived_while_it_stood_still_before_a_deadline_passes(engine: EngineChoice) {
+    const LEN: usize = 400_000;
+    let Some(rig) = Rig::start(engine) else { return };
+    let mut stream = rig.connect();
+    send(&mut stream, BABBLE, 1);
+    receive(&mut stream, 1);
+    rig.handle.post(|parrot, now| parrot.ring_in(now, Duration::from_secs(1))).unwrap();
+    let before = rig.ask(|parrot| parrot.heard);
+    // The thread of the reactor runs nothing, like that of a process that is stopped.
+    rig.handle.post(|_, _| std::thread::sleep(Duration::from_secs(2))).unwrap();
+    send(&mut stream, ECHO, LEN);
+    stream.write_all(&pattern(1, LEN)).unwrap();
+    rig.await_that("the alarm", |parrot| !parrot.rung.is_empty());
+    assert_eq!(rig.ask(|parrot| parrot.heard_at_alarms.clone()), [before + 8 + LEN]);
 }
 
 fn ends_a_peer_that_takes_nothing_when_that_is_forbidden_later(engine: EngineChoice) {

@@ -47,6 +47,9 @@ pub(crate) struct Parrot {
     /// Receives the time of every alarm.
     pub(crate) bell: Option<Sender<Instant>>,
     pub(crate) rung: Vec<Instant>,
+    /// How many bytes were received, and how many when each alarm rang.
+    pub(crate) heard: usize,
+    pub(crate) heard_at_alarms: Vec<usize>,
     /// Whether the connection stays after the peer sends no more, because the parrot has more to send.
     pub(crate) stays: bool,
     pub(crate) ended: Vec<ConnId>,
@@ -139,6 +142,7 @@ impl StreamMachine for Parrot {
 
     fn received(&mut self, _: Instant, conn: ConnId, mut bytes: &[u8]) {
         self.received_calls += 1;
+        self.heard += bytes.len();
         assert!(!self.conn(conn).lent, "received while a loan is out");
         while !bytes.is_empty() {
             let state = self.conn(conn);
@@ -189,6 +193,7 @@ impl StreamMachine for Parrot {
         state.payload = Some(rx_buffer.buf);
         state.finish_payload();
         self.loaned_bytes += got;
+        self.heard += got;
         self.ask(conn);
     }
 
@@ -240,6 +245,7 @@ impl StreamMachine for Parrot {
         while self.alarms.front().is_some_and(|at| *at <= now) {
             self.alarms.pop_front();
             self.rung.push(now);
+            self.heard_at_alarms.push(self.heard);
             self.bell.iter().for_each(|bell| _ = bell.send(now));
         }
     }

@@ -19,6 +19,9 @@ use crate::path::Path;
 pub use crate::path::{LeftPathState, PathState, SpaceState};
 use crate::pdu::ask::TOKEN_LEN;
 
+/// The number that stands for a port that does not exist in the process that resumes a session.
+pub(crate) const NO_PORT: EtherPort = EtherPort(u32::MAX);
+
 /// The highest number of key updates that a session begins with, so that it can go on counting them.
 const KEY_UPDATES_MAX: u64 = 1 << 62;
 
@@ -98,7 +101,8 @@ impl Connection {
     }
 
     /// Makes the target's transport of a session from the state that another process exported. `port` returns
-    /// the state of a port that exists here. A path whose port does not exist is left.
+    /// the state of a port that is up here, or was. A path over another port waits until that port is up,
+    /// unless its port is [`NO_PORT`]: such a path is left.
     ///
     /// # Errors
     /// [`ConnectionStateError`]: the state contradicts itself, or no path has a port here.
@@ -111,13 +115,13 @@ impl Connection {
     ) -> Result<Self, ConnectionStateError> {
         state.check()?;
         let (here, gone): (Vec<_>, Vec<_>) =
-            state.paths.iter().partition(|path| port(EtherPort(path.port)).is_some());
+            state.paths.iter().partition(|path| EtherPort(path.port) != NO_PORT);
         let mut dice = Rng::from_seed(u64::from_be_bytes(plan.entropy));
         let keyed = state.keys.is_some();
         let mut paths = Vec::new();
         for path in here {
-            let Some(local) = port(EtherPort(path.port)) else { continue };
-            paths.push(Path::resume(now, path, &local, plan, (keyed, dice.next_u64())));
+            let local = port(EtherPort(path.port));
+            paths.push(Path::resume(now, path, local.as_ref(), plan, (keyed, dice.next_u64())));
         }
         let live = paths.iter().map(|path| (path.id, path.pn_horizon()));
         let left = state.left_paths.iter().map(|path| (path.path, path.pn_horizon()));

@@ -124,7 +124,11 @@ impl Connection {
         let Some(at) = self.paths.iter().position(|path| path.id == id) else { return };
         let mut path = self.paths.remove(at);
         self.past.add(&path.stats);
-        path.requeue_in_flight(&mut self.send_queue);
+        if path.is_waiting() {
+            path.requeue_in_flight(&mut self.send_queue);
+            // A frame that was under way may be the one that carried the XID limit.
+            self.xid_announced = [0; 2];
+        }
         self.pn_horizons.insert(id, (now, path.pn_horizon()));
         if let Some(messenger) = self.control_path() {
             messenger.leaves.append(&mut path.leaves);

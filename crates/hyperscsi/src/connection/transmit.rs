@@ -76,7 +76,7 @@ impl Connection {
         let Some(path) = self.paths.get(index).filter(|path| !path.announced && path.port_up) else {
             return false;
         };
-        let asks = path.step_wanted || path.receives_wanted || path.ping_wanted;
+        let asks = path.step_wanted || path.challenge == 0 && (path.receives_wanted || path.ping_wanted);
         let tells = path.spaces.iter().any(|space| space.incoming.must_send_ack());
         let used = path.is_usable() && (path.pmtu.wants_probe().is_some() || !path.leaves.is_empty());
         let speaks = path.may_speak(self.keyed);
@@ -126,11 +126,17 @@ impl Connection {
         if path.challenge != 0 {
             path.step_wanted = true;
         }
-        if !path.step_wanted && path.is_usable() && !others {
+        if !path.step_wanted && path.is_usable() {
             // If the path MTU shrank, long frames would be lost and prove nothing.
             let most = if path.backoff > SUSPECT_AFTER { path.pmtu.base() } else { path.pmtu.current() };
             for space_index in self.lanes().iter().copied() {
-                if self.send_queue.has_more(space_index) && self.send_data(now, index, space_index, most, out)
+                // A ping goes in the space with keys, and its acknowledgement brings no credit for the other
+                // one.
+                let is_wanted =
+                    !others || self.paths.get(index).is_some_and(|path| path.lacks_credit(space_index));
+                if is_wanted
+                    && self.send_queue.has_more(space_index)
+                    && self.send_data(now, index, space_index, most, out)
                 {
                     return true;
                 }
@@ -525,6 +531,11 @@ fn next_ask(path: &mut Path, keyed: bool, token: [u8; 16]) -> Option<(Ask, Frame
         let token = (!keyed && path.challenge != 0).then_some(token);
         let step = Step { challenge: path.challenge, echo: path.echo, frame_max: takes, token };
         return Some((Ask::Path(step), FrameContent::PathStep));
+    }
+    //= hyperscsi#section-8.2
+    //# Until then it sends nothing on it but PATH.
+    if path.challenge != 0 {
+        return None;
     }
     if core::mem::take(&mut path.receives_wanted) {
         return Some((Ask::Receives(takes), FrameContent::Receives));

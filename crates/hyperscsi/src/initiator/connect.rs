@@ -71,6 +71,10 @@ const LOOK_AROUND: Duration = Duration::from_secs(5);
 /// The interval between such discoveries while a path carries nothing: the first one, and the longest.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
 
+/// How long a session that was lost waits after the first handshake with a reason that cannot pass; each
+/// further one doubles the time, six times at most. An impostor can test four passwords in each handshake.
+const REFUSED_BACKOFF: Duration = Duration::from_secs(1);
+
 /// The shortest interval between two hints that are acted on.
 const HINTS_EVERY: Duration = Duration::from_secs(1);
 
@@ -147,6 +151,16 @@ impl Connector {
     /// Records that a path to the target was lost: the target's port may have been replaced by another one.
     pub(super) const fn way_lost(&mut self, now: Instant) {
         (self.look_at, self.look_after) = (Some(now), LOOK_AGAIN.0);
+    }
+
+    /// Records that a path is gone: the target has left it, or another path took its place. A target can
+    /// leave a path as soon as it is there, so a discovery under way goes on and no other begins.
+    pub(super) fn path_gone(&mut self, now: Instant) {
+        if self.scout.is_none() {
+            self.way_lost(now);
+        } else if self.look_at.is_none() {
+            (self.look_at, self.look_after) = (Some(now.after(LOOK_AGAIN.0)), LOOK_AGAIN.0);
+        }
     }
 
     /// Returns whether a handshake of this initiator may be the reason that the target replaced the session.
@@ -295,13 +309,10 @@ impl Session {
         }
     }
 
-    /// Discovers further paths to the server of the session while one of its paths carries nothing.
+    /// Discovers further paths to the server of the session while it lacks one.
     fn rediscover_paths(&mut self, now: Instant) {
-        let Some(instance) = self.nexus.as_ref().map(|nexus| nexus.instance) else { return };
-        if self.paths().all(|path| path.is_up) {
-            return;
-        }
-        self.discover_paths(now, instance);
+        let Some(nexus) = self.nexus.as_ref().filter(|nexus| nexus.lacks_path()) else { return };
+        self.discover_paths(now, nexus.instance);
         self.connector.look_at = Some(now.after(self.connector.look_after));
         self.connector.look_after = (self.connector.look_after * 2).min(LOOK_AGAIN.1);
     }
@@ -438,7 +449,9 @@ impl Session {
         };
         self.last = lost;
         self.loss = self.loss.map(|_| lost);
-        if !why.may_pass() {
+        // An attacker can forge the reason, and another server can give it. An initiator that had a session
+        // has shown that its password and parameters were right, so the target may accept them again.
+        if !self.was_up && !why.may_pass() {
             return self.end_session(SessionEnd::Permanent(lost));
         }
         self.failures += 1;
@@ -447,7 +460,11 @@ impl Session {
         if given_up || (!self.was_up && !retry.first) {
             return self.end_session(SessionEnd::RetriesExhausted(lost));
         }
-        let wait = retry.backoff.saturating_mul(1 << (self.failures - 1).min(16)).min(retry.backoff_max);
+        let mut wait = retry.backoff.saturating_mul(1 << (self.failures - 1).min(16)).min(retry.backoff_max);
+        if !why.may_pass() {
+            wait = wait.max(REFUSED_BACKOFF.saturating_mul(1 << self.refusals.min(6)));
+            self.refusals = self.refusals.saturating_add(1);
+        }
         self.seek_at(now.after(wait));
     }
 }

@@ -16,7 +16,7 @@ use security::Level;
 impl Session {
     /// Sends waiting requests, in order, as far as they may be sent.
     pub(super) fn issue_waiting(&mut self) {
-        let mut blocked = [false; 2];
+        let mut blocked = self.issue_urgent();
         let mut at = 0;
         while self.phase == Phase::Up
             && blocked != [true; 2]
@@ -37,10 +37,10 @@ impl Session {
             let data = to_usize(task.data_in.len());
             let crowded =
                 self.expected > 0 && self.expected.saturating_add(data) > self.plan.limits.data_in_bytes_max;
-            if held || crowded || !self.may_issue(class) {
-                if crowded {
-                    return;
-                }
+            if crowded {
+                return;
+            }
+            if held || !self.may_issue(key, class) {
                 if let Some(blocked) = blocked.get_mut(class.index()) {
                     *blocked = true;
                 }
@@ -50,6 +50,48 @@ impl Session {
             self.waiting.remove(at);
             self.issue(key, class, level);
         }
+    }
+
+    /// Sends the urgent requests, in order, as far as they may be sent. One that must leave more slots free
+    /// than a later one does not hold that back. Returns in which packet number spaces requests still wait.
+    fn issue_urgent(&mut self) -> [bool; 2] {
+        let mut blocked = [false; 2];
+        let mut at = 0;
+        while self.phase == Phase::Up
+            && let Some(key) = self.urgent.get(at).copied()
+        {
+            let Some(task) = self.tasks.get(key) else {
+                self.urgent.remove(at);
+                continue;
+            };
+            let level = self.level_of(task);
+            let class = PnSpace::of_frame(level > Level::None);
+            if task.awaits_identity_check(&self.identity_checks) {
+                at += 1;
+            } else if self.may_issue(key, class) {
+                self.urgent.remove(at);
+                self.issue(key, class, level);
+            } else {
+                if let Some(blocked) = blocked.get_mut(class.index()) {
+                    *blocked = true;
+                }
+                at += 1;
+            }
+        }
+        blocked
+    }
+
+    /// Puts a request that was sent back to those that wait, in the order in which they were sent, and ahead
+    /// of those that were never sent.
+    pub(super) fn requeue(&mut self, key: Key) {
+        let Some(task) = self.tasks.get(key) else { return };
+        let order = task.order;
+        let queue = if task.is_urgent() { &mut self.urgent } else { &mut self.waiting };
+        let tasks = &self.tasks;
+        let was_before =
+            |other: &&Key| tasks.get(**other).is_none_or(|other| (1..order).contains(&other.order));
+        let at = queue.iter().take_while(was_before).count();
+        queue.insert(at, key);
     }
 
     /// Returns the protection level that a task needs now.
@@ -76,15 +118,18 @@ impl Session {
         }
     }
 
-    /// Returns whether a request of this packet number space may be sent now.
-    fn may_issue(&mut self, class: PnSpace) -> bool {
+    //= hyperscsi#section-13.1
+    //# An initiator SHOULD leave slots of each class free for what cannot wait for a command to end
+    /// Returns whether a request may be sent now in this packet number space.
+    fn may_issue(&mut self, key: Key, class: PnSpace) -> bool {
         let Some(nexus) = self.nexus.as_deref_mut() else { return false };
         if nexus.goodbye_said() {
             return false;
         }
         let issue = nexus.slots_of(class);
         let xid = next_xid(issue.last);
-        if issue.free.is_empty() || xid_ahead(xid, issue.limit).is_some() {
+        let kept = self.tasks.get(key).map_or(0, |task| task.leaves_free(issue.reserve));
+        if issue.free.len() <= kept || xid_ahead(xid, issue.limit).is_some() {
             return false;
         }
         if xid_ahead(xid, issue.low).is_some_and(|far| far >= WINDOW / 2) {

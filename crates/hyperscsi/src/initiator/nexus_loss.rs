@@ -123,7 +123,7 @@ impl Session {
                 task.replays += 1;
                 task.reset_for_replay(&self.pool);
                 self.stats.replays += 1;
-                self.waiting.push_front(key);
+                self.requeue(key);
             } else {
                 self.finish(key, TaskResult::Lost);
             }
@@ -158,6 +158,7 @@ impl Session {
             self.report(key, None);
         }
         self.waiting.clear();
+        self.urgent.clear();
         self.connector.stop();
         self.end_deadlines();
         self.events.push_back(Event::Down(down));

@@ -207,7 +207,7 @@ impl Session {
         if let Some(task) = self.tasks.get_mut(key) {
             task.reset_for_replay(&self.pool);
         }
-        self.waiting.push_front(key);
+        self.requeue(key);
         true
     }
 

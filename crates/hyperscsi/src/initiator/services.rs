@@ -36,8 +36,14 @@ impl InitiatorTransport for Session {
             return Err(SubmitError::TooLong);
         }
         self.stats.tasks += 1;
-        let key = self.tasks.insert_with(|_| Task::new(TaskKind::Command(request)));
-        self.waiting.push_back(key);
+        let task = Task::new(TaskKind::Command(request));
+        let is_urgent = task.is_urgent();
+        let key = self.tasks.insert_with(|_| task);
+        if is_urgent {
+            self.urgent.push_back(key)
+        } else {
+            self.waiting.push_back(key)
+        }
         self.process_pending(now);
         Ok(TaskId(key))
     }
@@ -77,8 +83,7 @@ impl InitiatorTransport for Session {
             self.report(key, Some(if abort { TmfResult::COMPLETE } else { TmfResult::NO_TASK }));
             return Ok(TmfId(key));
         }
-        // Ahead of requests that wait: earlier requests are on their way.
-        self.waiting.push_front(key);
+        self.urgent.push_back(key);
         self.process_pending(now);
         Ok(TmfId(key))
     }

@@ -46,6 +46,8 @@ pub struct Session {
     pub(super) manages: usize,
     /// Tasks that were not sent, in order.
     pub(super) waiting: VecDeque<Key>,
+    /// Task management requests and urgent tasks that were not sent, in order. They pass those in `waiting`.
+    pub(super) urgent: VecDeque<Key>,
     /// Task management requests whose answer is held until the tasks that they ended are reported.
     pub(super) held: Vec<Key>,
     /// Bytes of Data-In that sent tasks may return.
@@ -53,13 +55,15 @@ pub struct Session {
     /// The least protection levels that the target was found to demand, by LUN.
     pub(super) levels: BTreeMap<u64, Level>,
     pub(super) identity_checks: IdentityChecks,
-    /// How many requests were sent.
+    /// The place of the next request in the order in which requests are sent; the first one has place 1.
     pub(super) order: u64,
     pub(super) events: VecDeque<Event>,
     /// When session recovery ends without success.
     pub(super) retry_deadline: Option<Instant>,
     /// Attempts in a row that failed.
     pub(super) failures: u32,
+    /// How many of them had a reason that cannot pass without a change.
+    pub(super) refusals: u32,
     /// How a received frame ends the session, once the transport is back.
     pub(super) end_cause: Option<EndCause>,
     /// When the logout ends without an answer.
@@ -105,6 +109,8 @@ pub(super) struct Nexus {
     /// Whether the target sent a GOODBYE.
     pub(super) goodbye_heard: bool,
     paths_up: BTreeSet<u8>,
+    /// How many paths carried data at a time, at most.
+    paths_best: usize,
     /// Whether the owner received [`Event::OtherServer`] for this session.
     pub(super) twin_reported: bool,
 }
@@ -117,11 +123,20 @@ pub(super) struct ExchangeSlots {
     /// The exchanges by tag.
     pub(super) slots: Vec<Option<Key>>,
     pub(super) free: Vec<u16>,
+    /// How many slots tasks leave free for urgent requests.
+    pub(super) reserve: usize,
     /// The last exchange that later ones wait for (a barrier); 0 once it has ended.
     pub(super) barrier: u32,
     /// All requests up to this XID are acknowledged.
     pub(super) low: u32,
 }
+
+/// How many slots tasks leave free for urgent requests, at most: for as many ABORT TASKs as hang, for checks
+/// of other units, and for a reset.
+pub(crate) const RESERVE_MAX: usize = 8;
+
+/// Which part of the slots that is: one of so many.
+pub(crate) const RESERVE_SHARE: u16 = 4;
 
 /// How many logical units can demand more protection than the plan has.
 const MAX_LEVELS: usize = 4096;
@@ -134,6 +149,11 @@ impl ExchangeSlots {
             limit: start.saturating_add(u32::from(exchanges)),
             slots: alloc::vec![None; usize::from(exchanges)],
             free: (0..exchanges).rev().collect(),
+            reserve: if exchanges > 1 {
+                usize::from(exchanges / RESERVE_SHARE).clamp(1, RESERVE_MAX)
+            } else {
+                0
+            },
             barrier: 0,
             low: start,
         }
@@ -144,6 +164,17 @@ impl Nexus {
     /// Returns whether a GOODBYE was sent to the target.
     pub(super) const fn goodbye_said(&self) -> bool {
         self.goodbye.is_some()
+    }
+
+    /// Returns whether a path carries nothing, or the session had more paths than it has now.
+    pub(super) fn lacks_path(&self) -> bool {
+        let paths = self.transport.as_ref().map_or(0, |transport| transport.paths().count());
+        self.usable_paths() < paths.max(self.paths_best)
+    }
+
+    fn usable_paths(&self) -> usize {
+        let paths = self.transport.iter().flat_map(|transport| transport.paths());
+        paths.filter(|path| path.is_up).count()
     }
 
     pub(super) fn slots_of(&mut self, class: PnSpace) -> &mut ExchangeSlots {
@@ -169,14 +200,16 @@ impl Session {
             tasks: Arena::new(),
             manages: 0,
             waiting: VecDeque::new(),
+            urgent: VecDeque::new(),
             held: Vec::new(),
             expected: 0,
             levels: BTreeMap::new(),
             identity_checks: IdentityChecks::default(),
-            order: 0,
+            order: 1,
             events: VecDeque::new(),
             retry_deadline: plan.retry.first.then(|| now.after(plan.retry.timeout)),
             failures: 0,
+            refusals: 0,
             end_cause: None,
             logout_deadline: None,
             last: LossReason::NotFound,
@@ -292,6 +325,7 @@ impl Session {
             goodbye: None,
             goodbye_heard: false,
             paths_up: BTreeSet::new(),
+            paths_best: 1,
             twin_reported: false,
         }));
         let before = self.server.replace(agreed.instance);
@@ -308,7 +342,7 @@ impl Session {
             return;
         }
         self.phase = Phase::Up;
-        (self.retry_deadline, self.failures) = (None, 0);
+        (self.retry_deadline, self.failures, self.refusals) = (None, 0, 0);
         let rebuilt = core::mem::replace(&mut self.was_up, true);
         self.events.push_back(Event::Up(Box::new(SessionUp {
             parameters: agreed.parameters,
@@ -387,6 +421,7 @@ impl Session {
                 if let Some(address) = address.filter(|_| nexus.paths_up.insert(id)) {
                     self.events.push_back(Event::PathUp { port: address.port, peer: address.mac });
                 }
+                nexus.paths_best = nexus.paths_best.max(nexus.usable_paths());
             }
             Transported::PathDown(id) => {
                 let address = transport_path(nexus, id);
@@ -395,7 +430,15 @@ impl Session {
                 }
                 self.connector.way_lost(now);
             }
-            Transported::PathGone { path, .. } => _ = nexus.paths_up.remove(&path),
+            Transported::PathGone { path, address, .. } => {
+                // A path of the same ends may have replaced it.
+                let mut paths = nexus.transport.iter().flat_map(|transport| transport.paths());
+                let is_replaced = paths.any(|path| path.address == address && path.is_up);
+                if nexus.paths_up.remove(&path) && !is_replaced {
+                    self.events.push_back(Event::PathDown { port: address.port, peer: address.mac });
+                }
+                self.connector.path_gone(now);
+            }
             Transported::PathMtu { .. } => {}
             Transported::KeysChanged => self.stats.key_updates += 1,
             Transported::PathMtuStatus { path, status: width } => {

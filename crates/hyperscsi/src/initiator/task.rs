@@ -8,7 +8,7 @@ use base::int_cast::{to_u32, to_usize};
 use smallvec::SmallVec;
 use transport::identity_check::IdentityChecks;
 use transport::initiator::{CommandResponse, Request, TmfParameters};
-use transport::task_management::TmfResult;
+use transport::task_management::{TmfFunction, TmfResult};
 
 use crate::connection::MessageId;
 use crate::exchange::reassembly::Reassembly;
@@ -21,7 +21,8 @@ pub(super) struct Task {
     pub(super) kind: TaskKind,
     /// Its tag and XID on the wire; `None` while it waits.
     pub(super) wire: Option<Wire>,
-    /// Its place in the order in which all requests were sent.
+    /// Its place in the order in which all requests were sent, the last time that it was sent; 0 if it never
+    /// was.
     pub(super) order: u64,
     pub(super) data_in: Reassembly,
     /// Its response and the announced length of its Data-In, while some of the data is missing.
@@ -93,6 +94,28 @@ impl Task {
 
     pub(super) const fn is_command(&self) -> bool {
         matches!(self.kind, TaskKind::Command(_))
+    }
+
+    /// Returns whether the request passes the tasks that wait: task management, and tasks by which the owner
+    /// finds out what became of a unit.
+    pub(super) const fn is_urgent(&self) -> bool {
+        match &self.kind {
+            TaskKind::Command(request) => request.immediate || request.is_identity_check,
+            TaskKind::Manage { .. } => true,
+        }
+    }
+
+    /// Returns how many slots the request leaves free, of the `reserve` slots that are for urgent requests.
+    /// An ABORT TASK or a check that hangs with its unit must not keep a reset from being sent.
+    pub(super) fn leaves_free(&self, reserve: usize) -> usize {
+        match &self.kind {
+            TaskKind::Command(_) if !self.is_urgent() => reserve,
+            TaskKind::Command(_) => reserve.div_ceil(2),
+            TaskKind::Manage { wanted, .. } => match wanted.function {
+                TmfFunction::ABORT_TASK | TmfFunction::QUERY_TASK => reserve / 2,
+                _ => 0,
+            },
+        }
     }
 
     pub(super) fn awaits_identity_check(&self, checks: &IdentityChecks) -> bool {

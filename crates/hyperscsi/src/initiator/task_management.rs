@@ -91,7 +91,7 @@ impl Session {
     pub(super) fn report(&mut self, key: Key, result: Option<TmfResult>) {
         self.release(key);
         self.held.retain(|other| *other != key);
-        self.waiting.retain(|other| *other != key);
+        self.urgent.retain(|other| *other != key);
         if self.tasks.remove(key).is_some() {
             self.manages = self.manages.saturating_sub(1);
             self.events.push_back(Event::TmfDone { id: TmfId(key), result });

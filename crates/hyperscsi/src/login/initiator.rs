@@ -226,10 +226,6 @@ impl Login {
             Err(_) => {
                 self.failed.push(opening.digest);
                 self.doubt(now, HandshakeError::WrongPassword);
-                if self.failed.len() >= Self::FAILED_MAX {
-                    self.fail(HandshakeError::WrongPassword);
-                    return;
-                }
             }
         }
         self.speak_up(now);
@@ -489,7 +485,9 @@ impl Login {
         else {
             return;
         };
-        if self.failed.contains(&digest) {
+        //= hyperscsi#section-6.1
+        //# It opens at most 4 different ANSWERs
+        if self.failed.contains(&digest) || self.failed.len() >= Self::FAILED_MAX {
             return;
         }
         if !is_bearable(&answer.stretch) || !is_within(&answer.choice, &offer, true) {

@@ -116,15 +116,20 @@ impl Path {
         }
     }
 
-    /// Makes a path of its state, which [`PathState::is_possible`].
+    /// Makes a path of its state, which [`PathState::is_possible`]. `local` is the state of its port; `None`
+    /// if the port is down, as its link may be.
     pub(crate) fn resume(
         now: Instant,
         state: &PathState,
-        local: &PortState,
+        local: Option<&PortState>,
         plan: &ConnectionConfig,
         (keyed, seed): (bool, u64),
     ) -> Self {
         let address = PathAddress { port: EtherPort(state.port), mac: Mac(state.peer) };
+        // Only the MTU counts, and `port_up` corrects it.
+        let away = PortState { mac: Mac::default(), mtu: to_usize(state.port_mtu), receive_slots: 0 };
+        let is_away = local.is_none();
+        let local = local.unwrap_or(&away);
         let mut path = Self::new(now, (state.path, &PnHorizon::default()), address, local, plan, seed);
         let [open, sealed] = &state.spaces;
         let space = |state: &SpaceState, sealed: bool| PnSpaceState {
@@ -142,6 +147,9 @@ impl Path {
         path.heard = now.before(Duration::from_micros(state.silent_us));
         (path.down, path.unheard) = (state.down, state.unheard);
         path.overruns = state.overruns;
+        if is_away {
+            path.port_down();
+        }
         path
     }
 
@@ -155,7 +163,9 @@ impl Path {
         for space in self.spaces.iter_mut().filter(|space| space.incoming.largest() > 0) {
             space.incoming.hurry();
         }
-        self.retry_at_once(now);
+        if self.port_up {
+            self.retry_at_once(now);
+        }
         self.announced = false;
     }
 }

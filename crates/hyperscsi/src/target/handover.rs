@@ -290,8 +290,9 @@ impl Engine {
     }
 
     /// Makes a session of the state that another process exported, and reports [`Event::SessionUp`] as after
-    /// a handshake. The ports of its paths must be known: [`Self::port_up`] comes first. If the engine is
-    /// frozen, it is mute from now on, until [`Self::thaw`].
+    /// a handshake. [`Self::port_up`] for the ports that are up comes first. A path over another port waits
+    /// until its port is up; a path over a port that [`SessionState::map_ports`] does not know is left. If
+    /// the engine is frozen, it is mute from now on, until [`Self::thaw`].
     ///
     /// # Errors
     /// [`ResumeError`]: the state is of no possible session, or contradicts what is here. Nothing changed.
@@ -315,10 +316,9 @@ impl Engine {
         if !self.gateway.is_ready() {
             return Err(ResumeError::NotReady);
         }
-        let mut ports = state.connection.paths.iter().map(|path| EtherPort(path.port));
-        if self.sessions.len() >= usize::from(self.limits.sessions_max)
-            || ports.any(|port| self.is_full(port, true))
-        {
+        // Frames come only over ports that are up, and a port that was never up has no receive ring yet.
+        let is_full = self.known_ports(state).any(|port| self.is_full(port, true));
+        if is_full || self.sessions.len() >= usize::from(self.limits.sessions_max) {
             return Err(ResumeError::Full);
         }
         let transport = self.resume_transport(now, state, &identity.parameters)?;
@@ -360,6 +360,12 @@ impl Engine {
         Ok(SessionId(key))
     }
 
+    /// Returns the ports of the paths of a session that are up here, or were.
+    fn known_ports(&self, state: &SessionState) -> impl Iterator<Item = EtherPort> {
+        let ports = state.connection.paths.iter().map(|path| EtherPort(path.port));
+        ports.filter(|port| self.ports.contains_key(port))
+    }
+
     /// Makes the transport of a session that came from another process.
     fn resume_transport(
         &mut self,
@@ -373,8 +379,8 @@ impl Engine {
             ack_delay_max_us: connection.ack_delay_max_us,
             ..Parameters::DEFAULT
         };
-        let port = connection.paths.first().map_or(EtherPort(u32::MAX), |path| EtherPort(path.port));
-        let share = self.share_at(port, self.sessions_at(port) + 1);
+        let port = self.known_ports(state).next();
+        let share = port.map_or(0, |port| self.share_at(port, self.sessions_at(port) + 1));
         let entropy = self.gateway.draw();
         let plan = ConnectionConfig {
             key_limits: self.limits.key_limits,

@@ -7,9 +7,10 @@ use base::ether::{EtherPort, Mac};
 use base::rng::Rng;
 use base::time::Duration;
 use hyperscsi::aead::KeyLimits;
+use hyperscsi::connection::PathView;
 use hyperscsi::connection::handover::ConnectionStateError;
 use hyperscsi::frame::{Cmd, Flags, Header};
-use hyperscsi::initiator::contract::{SessionLimits, SessionPlan};
+use hyperscsi::initiator::contract::{Event, SessionLimits, SessionPlan};
 use hyperscsi::target::engine::EngineLimits;
 use hyperscsi::target::handover::{Busy, ResumeError, SessionState};
 use netem::frame::{FramePlan, lossy};
@@ -543,7 +544,8 @@ fn paths_move_and_those_without_a_port_are_left() {
         world.rest(100 * MS);
         assert!(four(&world), "all paths moved");
         assert_eq!(world.engine.sessions().next().unwrap().paths.len(), 4);
-        // The next process does not have the second port.
+        // The next process does not have the second port. The initiator searches for paths no more.
+        world.rest(10 * SECOND);
         world.freeze();
         let mut state = state_of(&world.export()[0]);
         state.map_ports(|port| Some(port).filter(|port| *port == EtherPort(0)));
@@ -556,8 +558,63 @@ fn paths_move_and_those_without_a_port_are_left() {
         assert!(world.good(0, task) == pattern(0, 0, 500, 3));
         world.rest(SECOND);
         assert_eq!((world.number_used_twice(), world.initiators[0].ups), (None, 1));
+        // The process serves the second port after all, and the initiator has not given up on it.
+        assert!(
+            world.run(10 * SECOND, four),
+            "{:?}",
+            world.initiators[0].session.paths().collect::<Vec<_>>()
+        );
+        let is_down = |event: &&Event| matches!(event, Event::PathDown { .. });
+        assert_eq!(world.initiators[0].events.iter().filter(is_down).count(), 2, "it says that they went");
         world.freeze();
         assert_eq!(state_of(&world.export()[0]).connection.left_paths.len(), 2);
+    }
+}
+
+#[test]
+fn paths_move_although_their_port_has_no_link() {
+    for password in [None, Some("sesame")] {
+        for down in [0, 1] {
+            let mut world = World::new(8, FramePlan::CLEAN, password);
+            world.captures = true;
+            world.plug(Who::Target, EtherPort(1));
+            for at in 0..2 {
+                world.join(world.plan_of(at as u8 + 1));
+                world.plug(Who::Initiator(at), EtherPort(1));
+            }
+            world.up();
+            let paths = |world: &World, at: usize| {
+                world.initiators[at].session.paths().filter(|path| path.is_up).count()
+            };
+            let all = |world: &World| (0..2).all(|at| paths(world, at) == 4);
+            assert!(world.run(20 * SECOND, all));
+            // The target has proven the paths as well.
+            world.rest(SECOND);
+            world.sockets[down].unplugged = true;
+            world.engine.port_down(world.now, EtherPort(down as u32));
+            for pause in [SECOND, 40 * SECOND] {
+                world.rest(pause);
+                world.hand_over(100 * MS);
+                for view in world.engine.sessions() {
+                    assert_eq!(view.paths.len(), 4, "no path is left");
+                    let is_right = |path: &PathView| path.is_up == (path.address.port.0 != down as u32);
+                    assert!(view.paths.iter().all(is_right), "{:?}", view.paths);
+                }
+            }
+            for at in 0..2 {
+                let task = world.write(at, 0, 1000 * at as u32, 500, 3);
+                world.good(at, task);
+            }
+            world.sockets[down].unplugged = false;
+            world.port_up(down);
+            assert!(world.run(10 * SECOND, all), "{:?}", world.engine.sessions().collect::<Vec<_>>());
+            for at in 0..2 {
+                let task = world.read(at, 0, 1000 * at as u32, 500);
+                assert!(world.good(at, task) == pattern(0, 1000 * at as u32, 500, 3));
+                assert_eq!(world.initiators[at].ups, 1);
+            }
+            assert_eq!(world.number_used_twice(), None);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use base::buffer::Bytes;
 use base::time::Duration;
+use hyperscsi::pdu::parameters::Parameters;
 use hyperscsi::target::engine::EngineLimits;
 use netem::frame::{FramePlan, lossy};
 use security::Level;
@@ -259,4 +260,37 @@ fn functions_pass_the_commands_that_wait_for_memory() {
     world.good(0, again);
     world.rest(2 * SECOND);
     world.is_clean();
+}
+
+#[test]
+fn task_management_and_checks_pass_commands_that_hold_all_slots() {
+    for (password, exchanges) in [(None, 2), (Some("sesame"), 8), (None, 128)] {
+        let parameters = Parameters { exchanges, ..EngineLimits::default().parameters };
+        let limits = EngineLimits { parameters, ..EngineLimits::default() };
+        let mut world = World::with(1, FramePlan::CLEAN, password, limits, 1500);
+        world.join(world.plan_of(1));
+        world.up();
+        // A unit answers nothing, and the commands of another one wait for those.
+        let tasks: Vec<_> = (0..2 * exchanges).map(|_| linger(&mut world, 0, 1)).collect();
+        let other = world.count(0, 2, 1, TaskAttribute::SIMPLE);
+        world.rest(SECOND);
+        let held = world.server.tasks.len();
+        let kept = (usize::from(exchanges) / 4).clamp(1, 8);
+        assert_eq!(held, usize::from(exchanges) - kept);
+        if exchanges > 7 {
+            let check = Request { is_identity_check: true, ..Request::new(3, cdb(COUNT, 2, 0)) };
+            let check = world.submit(0, check);
+            world.good(0, check);
+        }
+        let id = manage(&mut world, 0, TmfFunction::ABORT_TASK, 0, Some(tasks[0]));
+        assert_eq!(answer(&mut world, 0, id), Some(TmfResult::COMPLETE));
+        assert_eq!(world.end(0, tasks[0]).end, TaskResult::Aborted);
+        assert!(!world.server.order.contains(&1), "the next command has taken the slot");
+        let id = manage(&mut world, 0, TmfFunction::LOGICAL_UNIT_RESET, 1, None);
+        assert_eq!(answer(&mut world, 0, id), Some(TmfResult::COMPLETE));
+        world.good(0, other);
+        world.rest(SECOND);
+        assert_eq!(world.server.tasks.len(), 0);
+        world.is_clean();
+    }
 }

@@ -392,7 +392,8 @@ impl World {
         self.server.tasks.clear();
         self.server.sessions.clear();
         for socket in 0..self.sockets.len() {
-            if self.sockets[socket].who == Who::Target {
+            // A port whose cable is unplugged has no link.
+            if self.sockets[socket].who == Who::Target && !self.sockets[socket].unplugged {
                 self.port_up(socket);
             }
         }

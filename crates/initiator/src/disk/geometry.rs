@@ -189,6 +189,11 @@ impl Geometry {
         }
     }
 
+    /// Returns whether zeros are written by WRITE SAME with UNMAP, where blocks may be deallocated.
+    pub(super) const fn zeroes_by_unmapping(&self) -> bool {
+        self.write_same_unmaps && self.reads_zero
+    }
+
     pub(super) fn profile(&self) -> Capabilities {
         let block = self.block_size().bytes();
         let physical = u64::from(block) << self.capacity.physical_exponent;
@@ -204,9 +209,37 @@ impl Geometry {
             volatile_cache: self.write_cache,
             thin: self.thin && (self.unmap_max != 0 || self.write_same_unmaps),
             deallocated_reads_zero: self.reads_zero,
+            zeroes_by_deallocating: self.zeroes_by_unmapping(),
             deallocated_is_gone: self.reads_zero,
             rotational: self.rotational,
             crypto_erase: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::units::Blocks;
+
+    use super::*;
+
+    #[test]
+    fn only_write_same_zeroes_by_unmapping() {
+        for (unmap, write_same_16) in [(true, false), (false, true), (true, true)] {
+            let capacity = Capacity {
+                blocks: Blocks(1024),
+                block_size: BlockSize::B512,
+                physical_exponent: 0,
+                lowest_aligned: 0,
+                provisioning: true,
+                reads_zero: true,
+                protection: false,
+            };
+            let mut geometry = Geometry::new(capacity, true);
+            geometry.provision(&LogicalBlockProvisioning { unmap, write_same_16, ..Default::default() });
+            let profile = geometry.profile();
+            assert!(profile.thin && profile.deallocated_reads_zero);
+            assert_eq!(profile.zeroes_by_deallocating, write_same_16, "{unmap}");
         }
     }
 }

@@ -187,7 +187,7 @@ fn write_zeroes(
         Ok(range) => range,
         Err(why) => return Err((why, done)),
     };
-    let unmap = may_deallocate && geometry.write_same_unmaps && geometry.reads_zero;
+    let unmap = may_deallocate && geometry.zeroes_by_unmapping();
     let stable = durability == Durability::Stable;
     let mut runs = Runs { next: first.0, left: blocks, max: geometry.write_same_max };
     let (lun, zeros) = (inner.lun, zero_block(geometry.block_size()));
@@ -425,6 +425,7 @@ pub(crate) fn fault_of(error: &Error, block_size: BlockSize) -> Failure {
             | CommandError::Down(_)
             | CommandError::Lost(_)
             | CommandError::OtherDevice(_)
+            | CommandError::UnconfirmedDevice(_)
             | CommandError::Silence
             | CommandError::Stopped => Fault::Gone,
             CommandError::ReservationConflict => Fault::Reserved,

@@ -24,6 +24,8 @@ pub(super) fn follow(inner: &Arc<Inner>) {
         match news {
             Event::UnitAttention { lun: of, asc } if *of == lun && may_differ(*asc) => refresh(&inner),
             Event::Up(_) => refresh(&inner),
+            // A refresh that began before has been refused.
+            Event::DeviceConfirmed { lun: of } if *of == lun => refresh(&inner),
             Event::DeferredError { lun: of, sense } if *of == lun => {
                 losses::note(&inner, *sense);
             }

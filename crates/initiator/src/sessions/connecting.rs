@@ -1,26 +1,26 @@
-//! Connections that are being opened: host names, the addresses of a host one after the other, and TLS.
+//! Connections that are being opened, host names that are being resolved, and TLS. The session chooses among
+//! the addresses of a host.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 
 use base::time::Instant;
 use iscsi::initiator::contract::Slot;
-use iscsi::login::directory::TargetAddress;
 use tls::ClientSettings;
 
 use super::{DriverRequest, SessionId, Sessions};
 use crate::session_error;
 
-/// A connection that is being opened.
+/// A connection that is being opened, or a host name that is being resolved for one.
 pub(super) struct ConnectAttempt {
     pub(super) session: SessionId,
     pub(super) slot: Slot,
-    /// The addresses to try after the current one.
-    next: VecDeque<SocketAddr>,
-    current: Option<SocketAddr>,
-    /// The host, if the address had to be resolved.
-    name: String,
+    to: Destination,
+}
+
+enum Destination {
+    Name(String),
+    Address(SocketAddr),
 }
 
 /// The server of a connection with TLS.
@@ -32,31 +32,16 @@ pub(crate) struct TlsServer {
 }
 
 impl Sessions {
-    /// Records that a connection attempt failed. Returns the request to try the next address, if there is
-    /// one.
-    pub(crate) fn dial_failed(
-        &mut self,
-        now: Instant,
-        number: u32,
-        why: &io::Error,
-    ) -> Option<DriverRequest> {
-        let attempt = self.attempts.get_mut(&number)?;
-        let told = match attempt.current {
-            Some(address) => session_error::unreachable(address, why),
-            None => session_error::unresolved(&attempt.name, why),
-        };
-        if let Some(address) = attempt.next.pop_front() {
-            attempt.current = Some(address);
-            return Some(self.connect(number, address));
-        }
-        let ConnectAttempt { session, slot, .. } = self.attempts.remove(&number)?;
-        if let Some(entry) = self.entry(session) {
+    /// Records that a connection attempt failed.
+    pub(crate) fn dial_failed(&mut self, now: Instant, number: u32, why: &io::Error) {
+        let Some(attempt) = self.attempts.remove(&number) else { return };
+        let told = attempt.error(why);
+        if let Some(entry) = self.entry(attempt.session) {
             entry.system = Some(told);
             if let Some(session) = entry.session.iscsi() {
-                session.connect_failed(now, slot);
+                session.connect_failed(now, attempt.slot);
             }
         }
-        None
     }
 
     /// Records the addresses of a host name that was resolved.
@@ -64,57 +49,58 @@ impl Sessions {
         self.resolved.push_back((number, found));
     }
 
-    pub(super) fn host_found(
-        &mut self,
-        now: Instant,
-        number: u32,
-        found: io::Result<Vec<SocketAddr>>,
-    ) -> Option<DriverRequest> {
+    pub(super) fn host_found(&mut self, now: Instant, number: u32, found: io::Result<Vec<SocketAddr>>) {
         let found = found.and_then(|found| {
             if found.is_empty() { Err(io::Error::other("it has no address")) } else { Ok(found) }
         });
         match found {
             Ok(found) => {
-                let attempt = self.attempts.get_mut(&number)?;
-                attempt.next = found.into();
-                let first = attempt.next.pop_front()?;
-                attempt.current = Some(first);
-                Some(self.connect(number, first))
+                let Some(ConnectAttempt { session, slot, .. }) = self.attempts.remove(&number) else {
+                    return;
+                };
+                if let Some(session) = self.entry(session).and_then(|entry| entry.session.iscsi()) {
+                    session.host_resolved(now, slot, found);
+                }
             }
             Err(why) => self.dial_failed(now, number, &why),
         }
     }
 
-    pub(super) fn attempt(&mut self, session: SessionId, slot: Slot, to: TargetAddress) -> DriverRequest {
-        let number = self.next_dial;
-        self.next_dial = self.next_dial.wrapping_add(1);
-        let mut attempt =
-            ConnectAttempt { session, slot, next: VecDeque::new(), current: None, name: String::new() };
-        let errand = match to {
-            TargetAddress::Socket(address) => {
-                attempt.current = Some(address);
-                self.attempts.insert(number, attempt);
-                return self.connect(number, address);
-            }
-            TargetAddress::Host { name, port } => {
-                attempt.name.clone_from(&name);
-                DriverRequest::Resolve(number, name, port)
-            }
-        };
-        self.attempts.insert(number, attempt);
-        errand
+    /// Returns the request to resolve a host name for a session.
+    pub(super) fn resolve(
+        &mut self,
+        session: SessionId,
+        slot: Slot,
+        name: String,
+        port: u16,
+    ) -> DriverRequest {
+        let number = self.begin(ConnectAttempt { session, slot, to: Destination::Name(name.clone()) });
+        DriverRequest::Resolve(number, name, port)
     }
 
     /// Returns the request for a connection, with TLS if the session's plan has it.
-    fn connect(&self, number: u32, address: SocketAddr) -> DriverRequest {
-        let attempt = self.attempts.get(&number);
-        let plan = attempt.and_then(|attempt| self.entries.get(&attempt.session)?.tls.as_ref());
+    pub(super) fn connect(
+        &mut self,
+        session: SessionId,
+        slot: Slot,
+        to: SocketAddr,
+        host: Option<String>,
+    ) -> DriverRequest {
+        let plan = self.entries.get(&session).and_then(|entry| entry.tls.as_ref());
         let server = plan.map(|plan| {
-            let host = attempt.map(|attempt| attempt.name.clone()).filter(|name| !name.is_empty());
-            let name = plan.name.clone().or(host).unwrap_or_else(|| address.ip().to_string());
+            let name = plan.name.clone().or(host).unwrap_or_else(|| to.ip().to_string());
             Box::new(TlsServer { settings: plan.settings.clone(), name })
         });
-        DriverRequest::Connect(number, address, server)
+        let number = self.begin(ConnectAttempt { session, slot, to: Destination::Address(to) });
+        DriverRequest::Connect(number, to, server)
+    }
+
+    /// Records an attempt under a new number.
+    fn begin(&mut self, attempt: ConnectAttempt) -> u32 {
+        let number = self.next_dial;
+        self.next_dial = self.next_dial.wrapping_add(1);
+        self.attempts.insert(number, attempt);
+        number
     }
 
     /// Records that a connection attempt failed on another thread.
@@ -125,16 +111,20 @@ impl Sessions {
     /// Records the system error of a connection attempt that took too long.
     pub(super) fn note_slow(&mut self, id: SessionId, slot: Slot) {
         let late = io::Error::from(io::ErrorKind::TimedOut);
-        let told = self.attempts.values().find(|attempt| (attempt.session, attempt.slot) == (id, slot)).map(
-            |attempt| {
-                attempt.current.map_or_else(
-                    || session_error::unresolved(&attempt.name, &late),
-                    |at| session_error::unreachable(at, &late),
-                )
-            },
-        );
+        let slow = self.attempts.values().find(|attempt| (attempt.session, attempt.slot) == (id, slot));
+        let told = slow.map(|attempt| attempt.error(&late));
         if let (Some(told), Some(entry)) = (told, self.entry(id)) {
             entry.system = Some(told);
+        }
+    }
+}
+
+impl ConnectAttempt {
+    /// Returns the text of an error.
+    fn error(&self, why: &io::Error) -> String {
+        match &self.to {
+            Destination::Name(name) => session_error::unresolved(name, why),
+            Destination::Address(address) => session_error::unreachable(*address, why),
         }
     }
 }

@@ -10,7 +10,7 @@ use transport::task_management::TmfResult;
 use super::SessionId;
 use super::paths::{Path, PathError};
 use crate::command::{CommandError, Reply};
-use crate::identity::OtherDevice;
+use crate::identity::{OtherDevice, UnconfirmedDevice};
 use crate::session_error::SessionError;
 
 /// An event for the owner of a driver.
@@ -139,6 +139,22 @@ pub enum Event {
         lun: Lun,
         /// The previous and the present device.
         what: OtherDevice,
+    },
+    /// A unit with an identity check has not confirmed its device while its commands waited: it is not there,
+    /// or not ready. Commands for it fail until [`Self::DeviceConfirmed`].
+    #[non_exhaustive]
+    DeviceUnconfirmed {
+        /// The LUN.
+        lun: Lun,
+        /// The previous device, and why the present one is unknown.
+        what: UnconfirmedDevice,
+    },
+    /// The unit of [`Self::DeviceUnconfirmed`] has confirmed that it is the same device. Commands for it are
+    /// sent again.
+    #[non_exhaustive]
+    DeviceConfirmed {
+        /// The LUN.
+        lun: Lun,
     },
     /// Another server claims that it serves a target of this name: two servers have one identity, or one of
     /// them is an impostor. Only HyperSCSI can detect this.

@@ -1,5 +1,10 @@
 //! Implements the identity check: after a session recovery, a guarded unit must report the same device as
 //! before: the same names, and for a disk the same block length.
+//!
+//! Units appear one by one when a target starts, and media can come late. A unit that is not there, refuses
+//! to report its names or is not ready is asked again. Its commands wait meanwhile, as long as they would
+//! wait for the target ([`transport::initiator::Retry::timeout`]). After that they fail until the unit
+//! confirms its device. Only a unit that reports another name or block length is another device for good.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,15 +17,14 @@ use scsi::sense::{Asc, Sense, SenseKey};
 
 use super::{DriverEvent, Event, SessionEntry, SessionId, Sessions};
 use crate::command::{Command, CommandError, Reply};
-use crate::identity::{Identity, OtherDevice};
+use crate::identity::{Comparison, Identity, OtherDevice, UnconfirmedDevice};
 use crate::retry::PendingCommand;
 
-/// How long a unit may fail to report its device after its session is up again: units appear one by one when
-/// a target starts.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// The interval between two identity checks of a unit that does not respond, or that reports a change again
 /// and again.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// The same interval once commands for the unit fail.
+const ASK_UNCONFIRMED: Duration = Duration::from_secs(5);
 /// How often a check begins anew before it pauses: more unit attentions than a nexus can have pending.
 const RESTARTS_MAX: u32 = 16;
 
@@ -39,6 +43,8 @@ pub(super) struct GuardedLun {
     check: u64,
     /// How often the present check began anew, because the unit reported a change meanwhile.
     restarts: u32,
+    /// Why commands fail for now: the unit has not confirmed its device in time.
+    unconfirmed: Option<UnconfirmedDevice>,
     other: Option<OtherDevice>,
 }
 
@@ -51,6 +57,7 @@ impl GuardedLun {
             asked: None,
             check: 0,
             restarts: 0,
+            unconfirmed: None,
             other: None,
         }
     }
@@ -69,15 +76,9 @@ impl GuardedLun {
         self.question(lun)
     }
 
-    /// Returns whether the check has taken too long.
-    fn is_late(&self, now: Instant) -> bool {
-        self.asked.is_some_and(|since| now.since(since) >= SILENCE_MAX)
-    }
-
-    /// Returns the error for a device that cannot be identified.
-    fn unknown_device(&self, why: impl std::fmt::Display) -> OtherDevice {
-        let was = self.identity.as_ref().map(Identity::to_string).unwrap_or_default();
-        OtherDevice { was, is: format!("unknown: {why}") }
+    /// Returns whether the check has taken longer than commands wait.
+    fn is_late(&self, now: Instant, patience: Duration) -> bool {
+        self.asked.is_some_and(|since| now.since(since) >= patience)
     }
 
     /// Returns the next command of the check; `None` if the device is confirmed.
@@ -94,12 +95,17 @@ impl GuardedLun {
     fn judge(&mut self, question: &Command, answer: &[u8]) -> Result<(), Verdict> {
         if is_about_names(question) {
             if let Some(identity) = &self.identity {
-                identity.is_same(answer).map_err(Verdict::Other)?;
+                match identity.compare(answer) {
+                    Comparison::Same => {}
+                    Comparison::Other(other) => return Err(Verdict::Other(other)),
+                    Comparison::Unknown(why) => return Err(Verdict::Unknown(why.to_owned())),
+                }
             }
             self.confirmed.0 = true;
         } else {
             if let Some(blocks) = &self.blocks {
-                let len = blocks.read(answer).ok_or(Verdict::Unknown)?;
+                let unknown = || Verdict::Unknown("it reports no block length".to_owned());
+                let len = blocks.read(answer).ok_or_else(unknown)?;
                 let with = |len: u32| match &self.identity {
                     Some(identity) => format!("{identity} with blocks of {len} bytes"),
                     None => format!("a disk with blocks of {len} bytes"),
@@ -117,7 +123,7 @@ impl GuardedLun {
 /// Why an answer does not confirm a device.
 enum Verdict {
     Other(OtherDevice),
-    Unknown,
+    Unknown(String),
 }
 
 /// The logical block length of a disk. A device with other blocks is another device: every address means
@@ -226,12 +232,13 @@ impl SessionEntry {
         let Some(guarded_lun) = guarded_lun else { return };
         let Some(question) = guarded_lun.begin(now, lun) else { return };
         let restarts = guarded_lun.restarts;
-        if restarts > RESTARTS_MAX && guarded_lun.is_late(now) {
-            let other = guarded_lun.unknown_device("it reports a change whenever it is asked");
-            return self.fail_device(now, id, lun, other, events);
-        }
+        let is_endless = restarts > RESTARTS_MAX && guarded_lun.is_late(now, self.patience);
         self.session.services_mut().require_identity_check(lun.0);
-        if restarts > 0 && restarts.is_multiple_of(RESTARTS_MAX) {
+        if is_endless {
+            let why = "it reports a change whenever it is asked".to_owned();
+            self.fail_unconfirmed(now, id, lun, why, events);
+        }
+        if is_endless || restarts > 0 && restarts.is_multiple_of(RESTARTS_MAX) {
             return self.ask_later(now, question);
         }
         self.submit_or_queue(now, id, question, events);
@@ -252,6 +259,26 @@ impl SessionEntry {
         self.session.services_mut().fail_identity(now, lun.0);
         let event = Event::OtherDevice { lun, what: other };
         events.push_back(DriverEvent::Session { session: id, event });
+    }
+
+    /// Lets the commands of a unit fail until it confirms its device: it has not done so in time.
+    fn fail_unconfirmed(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        lun: Lun,
+        why: String,
+        events: &mut VecDeque<DriverEvent>,
+    ) {
+        let Some(guarded_lun) = self.guarded_luns.get_mut(&lun) else { return };
+        let was = guarded_lun.identity.as_ref().map(Identity::to_string).unwrap_or_default();
+        let what = UnconfirmedDevice { was, why };
+        let is_new = guarded_lun.unconfirmed.replace(what.clone()).is_none();
+        self.session.services_mut().fail_identity(now, lun.0);
+        if is_new {
+            let event = Event::DeviceUnconfirmed { lun, what };
+            events.push_back(DriverEvent::Session { session: id, event });
+        }
     }
 
     /// Returns whether a command belongs to an identity check that another one replaced.
@@ -277,7 +304,7 @@ impl SessionEntry {
         if guarded_lun.other.is_some() {
             return;
         }
-        let is_late = guarded_lun.is_late(now);
+        let is_late = guarded_lun.is_late(now, self.patience);
         let is_refused = !is_about_names(&probe.command) && result.as_ref().is_err_and(is_refusal);
         let verdict = match result {
             Ok(reply) => guarded_lun.judge(&probe.command, reply.bytes()),
@@ -285,24 +312,30 @@ impl SessionEntry {
             Err(CommandError::Lost(_) | CommandError::Refused(_) | CommandError::Down(_)) => {
                 return self.ask_later(now, probe);
             }
-            Err(why) if is_about_names(&probe.command) && is_late => {
-                Err(Verdict::Other(guarded_lun.unknown_device(why)))
-            }
             Err(_) if is_refused => Ok(()),
-            Err(_) => Err(Verdict::Unknown),
+            Err(why) => Err(Verdict::Unknown(why.to_string())),
         };
         let next = match verdict {
             Err(Verdict::Other(other)) => return self.fail_device(now, id, lun, other, events),
-            Err(Verdict::Unknown) if !is_late => return self.ask_later(now, probe),
+            Err(Verdict::Unknown(why)) => {
+                if is_late {
+                    self.fail_unconfirmed(now, id, lun, why, events);
+                }
+                return self.ask_later(now, probe);
+            }
             Ok(()) if !is_refused => guarded_lun.question(lun),
             // A unit that does not tell its capacity refuses reads and writes likewise, and reports a unit
             // attention when that changes.
-            _ => None,
+            Ok(()) => None,
         };
         match next {
             Some(question) => self.submit_or_queue(now, id, question, events),
             None => {
                 guarded_lun.asked = None;
+                if guarded_lun.unconfirmed.take().is_some() {
+                    let event = Event::DeviceConfirmed { lun };
+                    events.push_back(DriverEvent::Session { session: id, event });
+                }
                 self.session.services_mut().confirm_identity(now, lun.0);
             }
         }
@@ -311,13 +344,21 @@ impl SessionEntry {
     fn ask_later(&mut self, now: Instant, probe: PendingCommand) {
         let Some(check) = probe.identity_check else { return };
         self.delays += 1;
+        let is_failing =
+            self.guarded_luns.get(&probe.command.lun).is_some_and(|guarded| guarded.unconfirmed.is_some());
+        let wait = if is_failing { ASK_UNCONFIRMED } else { ASK_AGAIN };
         let again = PendingCommand::identity_check(probe.command, check);
-        self.delayed.insert((now.after(ASK_AGAIN), self.delays), again);
+        self.delayed.insert((now.after(wait), self.delays), again);
     }
 
     /// Returns why no command may be sent to a unit.
     pub(super) fn guard_error(&self, pending: &PendingCommand) -> Option<CommandError> {
-        let other = self.guarded_luns.get(&pending.command.lun)?.other.as_ref()?;
-        pending.identity_check.is_none().then(|| CommandError::OtherDevice(Box::new(other.clone())))
+        let guarded_lun = self.guarded_luns.get(&pending.command.lun)?;
+        if pending.identity_check.is_some() {
+            return None;
+        }
+        let GuardedLun { other, unconfirmed, .. } = guarded_lun;
+        let other = other.clone().map(|other| CommandError::OtherDevice(Box::new(other)));
+        other.or_else(|| Some(CommandError::UnconfirmedDevice(Box::new(unconfirmed.clone()?))))
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use base::ether::Mac;
-use iscsi::initiator::contract::{ConnectionDown, Slot};
+use iscsi::initiator::contract::{ConnectionDown, ConnectionLoss, Slot};
 
 use super::Event;
 
@@ -66,8 +66,8 @@ pub enum PathError {
     #[error("{0}")]
     LoginFailed(String),
     /// The connection was lost.
-    #[error("the connection was lost")]
-    Lost,
+    #[error("the connection was lost: {0}")]
+    Lost(ConnectionLoss),
     /// Nothing was received from the target for too long, or a port has no link.
     #[error("the path carries no frames")]
     Silent,
@@ -99,7 +99,7 @@ impl PathError {
                 Self::Unreachable(system.cloned().unwrap_or_else(|| why.to_string()))
             }
             ConnectionDown::TooSlow => Self::TimedOut,
-            ConnectionDown::Lost => Self::Lost,
+            ConnectionDown::Lost(how) => Self::Lost(how),
             ConnectionDown::Refused(_) | ConnectionDown::Login(_) => Self::LoginFailed(why.to_string()),
             ConnectionDown::ProtocolError(_) => Self::ProtocolViolation(why.to_string()),
             ConnectionDown::LoggedOut => Self::LoggedOut,
@@ -176,8 +176,8 @@ mod tests {
             }
             assert!(matches!(up.add(path.clone()), Some(Event::PathUp { path: of }) if of == path));
             assert!(up.add(path.clone()).is_none(), "{path} came up twice");
-            let down = up.remove(path.clone(), PathError::Lost);
-            assert!(matches!(down, Some(Event::PathDown { why: PathError::Lost, .. })), "{down:?}");
+            let down = up.remove(path.clone(), PathError::Lost(ConnectionLoss::Reset));
+            assert!(matches!(down, Some(Event::PathDown { why: PathError::Lost(_), .. })), "{down:?}");
         }
         up.add(ports.clone());
         let downs: Vec<Event> = up.clear().collect();

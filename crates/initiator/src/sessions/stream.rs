@@ -15,6 +15,8 @@ impl StreamMachine for Sessions {
         match attempt.and_then(|attempt| Some((attempt.session, attempt.slot, self.entry(attempt.session)?)))
         {
             Some((session, slot, entry)) => {
+                // It was about an address that was tried before.
+                entry.system = None;
                 if let Some(session) = entry.session.iscsi() {
                     session.connected(now, conn, slot, arrival.entropy);
                 }

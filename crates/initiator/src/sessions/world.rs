@@ -134,7 +134,7 @@ impl World {
     ) -> Self {
         let mut sessions = Sessions::new(Pool::new(1 << 20));
         let now = Instant(1_000_000_000);
-        let portal = Portal { address: TargetAddress::Socket(([192, 0, 2, 1], 3260).into()), group: None };
+        let portal = Portal { address: TargetAddress::Socket(([192, 0, 2, 1], 3260).into()) };
         let target = Purpose::Target("iqn.2026-01.com.example:disk".parse().unwrap());
         let initiator = "iqn.2026-01.com.example:host".parse().unwrap();
         let mut plan = SessionPlan::new(initiator, Isid::random([1, 2, 3], 4), target, vec![portal]);
@@ -226,8 +226,7 @@ impl World {
     fn attempt(&mut self, number: u32) {
         if self.cuts > 0 && self.rng.chance(1, 4) {
             let why = io::Error::from(io::ErrorKind::ConnectionRefused);
-            assert!(self.sessions.dial_failed(self.now, number, &why).is_none());
-            return;
+            return self.sessions.dial_failed(self.now, number, &why);
         }
         let conn = ConnId(self.conns);
         self.conns += 1;

@@ -51,6 +51,18 @@ fn leaves_out_names_that_are_none_together_with_their_addresses() {
     assert_eq!(ignored, 5);
 }
 
+/// RFC 4007 §11.2: a zone means nothing to another host, and no initiator parses it.
+#[test]
+fn addresses_are_listed_without_their_zones() {
+    let local = "[fe80::a%2]:3260".parse().unwrap();
+    let via = ConnectionPath { portal: base::state_machine::PortalId(0), local, peer: local };
+    for addresses in [vec![], vec![(TargetAddress::Socket(local), PortalGroupTag(1))]] {
+        let target = SendTargetsEntry { name: "iqn.2026-11.com.example:a".parse().unwrap(), addresses };
+        let text = String::from_utf8(encode_target(&target, &via)).unwrap();
+        assert_eq!(text, "TargetName=iqn.2026-11.com.example:a\0TargetAddress=[fe80::a]:3260,1\0");
+    }
+}
+
 #[test]
 fn bounds_what_a_target_can_make_it_keep() {
     assert_eq!(read(&[&vec![b'a'; 1000]]), Err(BadText::TooLong));

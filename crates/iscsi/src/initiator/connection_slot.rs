@@ -4,12 +4,14 @@
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use base::buffer::Pool;
 use base::state_machine::ConnId;
 use base::time::{Duration, Instant};
 
 use super::contract::Slot;
+use super::host_addresses::HostAddresses;
 use super::protocol_error::ProtocolError;
 use super::text_exchange::TextExchange;
 use crate::aead::{Decryptor, RecordKeys};
@@ -40,6 +42,11 @@ pub(super) struct ConnectionSlot {
     pub(super) portal: usize,
     pub(super) redirected: Option<TargetAddress>,
     pub(super) redirects: u32,
+    /// The addresses of the portal, and those of the place of the redirection.
+    pub(super) portal_addresses: HostAddresses,
+    pub(super) redirect_addresses: HostAddresses,
+    /// When the time of the present attempt ends, over all its addresses.
+    pub(super) attempt_end: Instant,
     /// How many attempts in a row failed.
     pub(super) attempts: u32,
     /// The state of the recovery logout of the slot's old connection, which its detached tasks need.
@@ -414,6 +421,29 @@ impl Connection {
 }
 
 impl ConnectionSlot {
+    /// Returns the addresses of the place where the slot connects now.
+    pub(super) const fn addresses(&mut self) -> &mut HostAddresses {
+        if self.redirected.is_some() { &mut self.redirect_addresses } else { &mut self.portal_addresses }
+    }
+
+    /// Chooses the next address of the present attempt, and the time until which it may take. The addresses
+    /// share the time that is left. The addresses of a redirection come before the rest of the portal's.
+    pub(super) fn next_address(&mut self, now: Instant) -> Option<(SocketAddr, Instant)> {
+        if self.redirect_addresses.untried() == 0 && self.redirected.is_some() {
+            self.redirected = None;
+            self.redirects = 0;
+        }
+        let untried = self.redirect_addresses.untried() + self.portal_addresses.untried();
+        let share = self.attempt_end.since(now) / u32::try_from(untried).unwrap_or(u32::MAX).max(1);
+        Some((self.addresses().next()?, now.after(share)))
+    }
+
+    /// Ends the present attempt, whatever addresses are left.
+    pub(super) fn stop_attempt(&mut self) {
+        self.portal_addresses.stop();
+        self.redirect_addresses.stop();
+    }
+
     /// Returns whether the connection of the slot can carry requests.
     pub(super) const fn is_up(&self) -> bool {
         matches!(self.state, ConnectionState::Up | ConnectionState::Draining)

@@ -3,7 +3,9 @@
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
+use base::state_machine::DisconnectReason;
 use base::time::Duration;
 use transport::initiator::{Outcome, Retry, TaskId, TmfId};
 use transport::task_management::TmfResult;
@@ -93,8 +95,6 @@ pub enum Purpose {
 pub struct Portal {
     /// The address, or a host name that the owner resolves.
     pub address: TargetAddress,
-    /// The portal group of the portal, if known. A session uses portals of one group only.
-    pub group: Option<PortalGroupTag>,
 }
 
 /// The bounds of a session on memory and time.
@@ -102,7 +102,7 @@ pub struct Portal {
 pub struct Limits {
     /// The most tasks at a time, queued or sent; at most [`MAX_TASKS`].
     pub tasks_max: usize,
-    /// The time limit of connecting and logging in together.
+    /// The time limit of resolving, connecting and logging in together, over all addresses of a portal.
     pub login_within: Duration,
     /// How long a connection may be silent before it is pinged; zero for never.
     pub ping_after: Duration,
@@ -137,16 +137,27 @@ impl Default for Limits {
 /// A request to the owner or a report for it.
 #[derive(Debug)]
 pub enum Event {
-    /// Open a TCP connection to `to`, then call `connected` or `connect_failed` for this slot. The owner may
-    /// give up by itself; the session stops waiting for it after [`Limits::login_within`], with a
-    /// [`Event::CancelConnect`].
+    /// Resolve a host name, then call `host_resolved` or `connect_failed` for this slot once.
+    Resolve {
+        /// The slot of the connection.
+        slot: Slot,
+        /// The name of the host.
+        name: String,
+        /// The port for the addresses.
+        port: u16,
+    },
+    /// Open a TCP connection to `to`, then call `connected` or `connect_failed` for this slot once. The owner
+    /// may give up by itself; the session stops waiting for it when the address has used up its share of
+    /// [`Limits::login_within`], with a [`Event::CancelConnect`].
     Connect {
         /// The slot of the connection.
         slot: Slot,
         /// The address to connect to.
-        to: TargetAddress,
+        to: SocketAddr,
+        /// The host name that was resolved to the address, if one was.
+        host: Option<String>,
     },
-    /// Stop connecting for this slot.
+    /// Stop resolving or connecting for this slot.
     CancelConnect {
         /// The slot of the connection.
         slot: Slot,
@@ -264,8 +275,8 @@ pub enum ConnectionDown {
     #[error("the login took too long")]
     TooSlow,
     /// The transport failed, or the target closed the connection.
-    #[error("the connection was lost")]
-    Lost,
+    #[error("the connection was lost: {0}")]
+    Lost(ConnectionLoss),
     /// The target refused the login.
     #[error("the login was refused: {}", .0.meaning())]
     Refused(Status),
@@ -287,6 +298,42 @@ pub enum ConnectionDown {
     /// The connection ended together with its session.
     #[error("the session ended")]
     SessionEnded,
+}
+
+/// How a connection was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectionLoss {
+    /// The target closed it without a logout.
+    #[error("closed by the target")]
+    Closed,
+    /// The target or something on the way to it reset it.
+    #[error("connection reset by peer")]
+    Reset,
+    /// The target's host acknowledged nothing for too long.
+    #[error("connection timed out")]
+    TimedOut,
+    /// There is no way to the target's host any more.
+    #[error("host or network unreachable")]
+    Unreachable,
+    /// The target accepted no data for too long.
+    #[error("the target accepted no data in time")]
+    Stalled,
+    /// The transport failed in another way.
+    #[error("the transport failed")]
+    Failed,
+}
+
+impl From<DisconnectReason> for ConnectionLoss {
+    fn from(why: DisconnectReason) -> Self {
+        match why {
+            DisconnectReason::Closed => Self::Closed,
+            DisconnectReason::Reset => Self::Reset,
+            DisconnectReason::TimedOut => Self::TimedOut,
+            DisconnectReason::Unreachable => Self::Unreachable,
+            DisconnectReason::Stalled => Self::Stalled,
+            DisconnectReason::Failed | DisconnectReason::Shutdown => Self::Failed,
+        }
+    }
 }
 
 /// The reason for which a session is down.

@@ -204,12 +204,11 @@ impl Session {
             }
             AsyncEventCode::SESSION_DROP => {
                 if retain.is_zero() || !self.level().reassigns_tasks() {
-                    self.wait(Slot(0), wait);
                     //= rfc7143#section-7.14
                     //# Either side may choose to escalate to session recovery (via the initiator dropping all
                     //# the connections or via an Async Message that announces the similar intent from a
                     //# target), and the other side MUST give it precedence.
-                    self.lose_session(now, ConnectionDown::Dropped);
+                    self.lose_session(now, ConnectionDown::Dropped, wait);
                 } else {
                     for slot in (0..super::contract::MAX_CONNECTIONS).map(Slot) {
                         if self.connection(slot).is_some() {

@@ -1,6 +1,8 @@
 //! Establishes connections: attempts, logins, redirections, up to full feature phase (RFC 7143 §6.3).
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use base::state_machine::{Action, ConnId};
 use base::time::{Duration, Instant};
@@ -14,6 +16,7 @@ use super::protocol_error::ProtocolError;
 use super::session::{FIRST_CMD_SN, Phase, Session};
 use crate::framing::{DataSink, ReceivedPdu};
 use crate::login::Status;
+use crate::login::directory::TargetAddress;
 use crate::login::initiator::pdus as login_pdus;
 use crate::login::initiator::{
     self as login, InitiatorLogin, InitiatorLoginStep, LoggedIn, LoginPlan, OwnedLoginRequest,
@@ -32,7 +35,7 @@ const STEADY: Duration = Duration::from_secs(5);
 impl Session {
     /// Asks the owner to open a connection.
     pub(super) fn start_connecting(&mut self, now: Instant, slot: Slot) {
-        let within = now.after(self.plan.limits.login_within);
+        let end = now.after(self.plan.limits.login_within);
         let Some(connection_slot) = self.slots.get_mut(usize::from(slot.0)) else { return };
         if connection_slot.connection.is_some()
         //= rfc7143#section-6.3.4
@@ -50,9 +53,47 @@ impl Session {
             return;
         };
         connection_slot.state = ConnectionState::Connecting;
+        connection_slot.attempt_end = end;
         connection_slot.deadlines.clear(Timer::Retry);
+        connection_slot.deadlines.set(Timer::Login, end);
+        let addresses = connection_slot.addresses();
+        match to {
+            TargetAddress::Socket(address) => {
+                addresses.name = None;
+                addresses.start([address].into());
+                self.connect_next(now, slot);
+            }
+            TargetAddress::Host { name, port } => {
+                addresses.stop();
+                addresses.name = Some(name.clone());
+                self.events.push_back(Event::Resolve { slot, name, port });
+            }
+        }
+    }
+
+    /// Handles the addresses of the host whose name was to be resolved for `slot`.
+    pub fn host_resolved(&mut self, now: Instant, slot: Slot, addresses: Vec<SocketAddr>) {
+        if self.connection_state(slot) != ConnectionState::Connecting {
+            return;
+        }
+        if let Some(connection_slot) = self.connection_slot_mut(slot) {
+            connection_slot.addresses().start(addresses);
+        }
+        if !self.connect_next(now, slot) {
+            self.connect_failed(now, slot);
+        }
+    }
+
+    /// Asks the owner to connect to the next address of the present attempt. Returns `false` if there is
+    /// none.
+    pub(super) fn connect_next(&mut self, now: Instant, slot: Slot) -> bool {
+        let Some(connection_slot) = self.connection_slot_mut(slot) else { return false };
+        let Some((to, within)) = connection_slot.next_address(now) else { return false };
+        let host = connection_slot.addresses().name.clone();
+        connection_slot.state = ConnectionState::Connecting;
         connection_slot.deadlines.set(Timer::Login, within);
-        self.events.push_back(Event::Connect { slot, to });
+        self.events.push_back(Event::Connect { slot, to, host });
+        true
     }
 
     /// Handles the failure to open a connection.
@@ -92,6 +133,7 @@ impl Session {
         }
         let plan = LoginPlan {
             initiator_alias: self.plan.alias.clone(),
+            portal_group: self.portal_group,
             cid: Cid(slot.0),
             itt: itt.0,
             cmd_sn: self.cmd_sn.0,
@@ -225,6 +267,8 @@ impl Session {
         connection_slot.state = ConnectionState::Up;
         connection_slot.up_since = now;
         connection_slot.redirects = 0;
+        connection_slot.addresses().note_working();
+        connection_slot.stop_attempt();
         connection_slot.deadlines.clear_all();
         if !silence.is_zero() {
             connection_slot.deadlines.set(Timer::Silence, now.after(silence));
@@ -299,13 +343,7 @@ impl Session {
         self.process_pending(now);
     }
 
-    fn redirect(
-        &mut self,
-        now: Instant,
-        slot: Slot,
-        to: crate::login::directory::TargetAddress,
-        permanently: bool,
-    ) {
+    fn redirect(&mut self, now: Instant, slot: Slot, to: TargetAddress, permanently: bool) {
         let Some(connection_slot) = self.slots.get_mut(usize::from(slot.0)) else { return };
         connection_slot.redirects += 1;
         if connection_slot.redirects > MAX_REDIRECTS {
@@ -350,11 +388,13 @@ impl Session {
         connection_slot.attempts = if steady { 0 } else { connection_slot.attempts.saturating_add(1) };
         let attempts = connection_slot.attempts;
         connection_slot.state = ConnectionState::Waiting;
+        connection_slot.stop_attempt();
         if !was_up {
             // Another portal may work; a redirection is used only while it leads to a target.
             connection_slot.portal = connection_slot.portal.wrapping_add(1);
             connection_slot.redirected = None;
         }
+        connection_slot.redirects = 0;
         let portals = self.plan.portals.len();
         let more_portals = usize::try_from(attempts).unwrap_or(usize::MAX) < portals;
         if first && alone && !more_portals && !(retry.first && may_pass(why)) {
@@ -384,10 +424,10 @@ impl Session {
     }
 }
 
-/// Returns whether a failure may disappear at the next attempt without intervention.
-fn may_pass(why: ConnectionDown) -> bool {
+/// Returns whether a failure may disappear at the next attempt, or at another address, without intervention.
+pub(super) fn may_pass(why: ConnectionDown) -> bool {
     match why {
-        ConnectionDown::Unreachable | ConnectionDown::TooSlow | ConnectionDown::Lost => true,
+        ConnectionDown::Unreachable | ConnectionDown::TooSlow | ConnectionDown::Lost(_) => true,
         ConnectionDown::Refused(status) => status.class() == Status::TARGET_ERROR.class(),
         _ => false,
     }

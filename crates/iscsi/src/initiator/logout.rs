@@ -184,7 +184,7 @@ impl Session {
             connection_slot.recovery_logout = RecoveryLogout::Time2Wait;
             connection_slot.deadlines.set(Timer::Reassign, now.after(wait));
         } else {
-            self.lose_session(now, ConnectionDown::ProtocolError(ProtocolError::NotRecoverable));
+            self.lose_session(now, ConnectionDown::ProtocolError(ProtocolError::NotRecoverable), wait);
         }
         self.remember(pdu.itt);
         Ok(())

@@ -112,6 +112,11 @@ impl Session {
         if tmf.origin == TmfOrigin::FillCmdSnGap {
             return Err(ProtocolError::Rejected(RejectText(reason)));
         }
+        if tmf.origin == TmfOrigin::Owner && tmf.again && reason == RejectReason::TOO_MANY_IMMEDIATE {
+            // The target may be executing the first copy: reporting the function as rejected would be wrong.
+            // The request is sent again until one copy is answered.
+            return Ok(());
+        }
         // A task that is being reassigned is tried again later: the target has too many immediate requests
         // now.
         let result = match (tmf.origin, reason) {

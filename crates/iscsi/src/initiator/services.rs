@@ -2,14 +2,16 @@
 
 use alloc::vec::Vec;
 
-use base::time::Instant;
+use base::time::{Duration, Instant};
 use transport::initiator::{
     InitiatorTransport, Request, SubmitError, TaskId, TaskResult, TmfId, TmfParameters,
 };
 use transport::task_management::TmfFunction;
 
 use super::connection_slot::{QueuedPdu, TIMERS};
-use super::contract::{ConnectionDown, MAX_CONNECTIONS, MAX_PROBES, MAX_TMFS, Purpose, SessionEnd, Slot};
+use super::contract::{
+    ConnectionDown, ConnectionLoss, MAX_CONNECTIONS, MAX_PROBES, MAX_TMFS, Purpose, SessionEnd, Slot,
+};
 use super::open_tmf::{Tmf, TmfOrigin};
 use super::session::{Phase, Session, TAG_TASK, tag};
 use super::task::{Task, TaskState};
@@ -154,10 +156,11 @@ impl InitiatorTransport for Session {
         self.phase == Phase::Up
     }
 
-    /// The target ends every task of the old session before it accepts the new one (RFC 7143 §6.3.5).
+    /// The target ends every task of the old session before it accepts the new one (RFC 7143 §6.3.5), which
+    /// is in the same portal group.
     fn rebuild_session(&mut self, now: Instant) {
         if self.phase == Phase::Up {
-            self.lose_session(now, ConnectionDown::Unanswered);
+            self.lose_session(now, ConnectionDown::Unanswered, self.time2wait());
             self.process_pending(now);
         }
     }
@@ -202,7 +205,12 @@ impl InitiatorTransport for Session {
             self.end_session(SessionEnd::LoggedOut);
         }
         if self.retain_deadline.take_if(|at| *at <= now).is_some() {
-            self.lose_session(now, ConnectionDown::Lost);
+            // Time2Wait and Time2Retain have passed since the loss.
+            let why = match self.last {
+                lost @ ConnectionDown::Lost(_) => lost,
+                _ => ConnectionDown::Lost(ConnectionLoss::Failed),
+            };
+            self.lose_session(now, why, Duration::ZERO);
         }
         if self.retry_deadline.take_if(|at| *at <= now).is_some() && self.phase == Phase::NoConnection {
             self.end_session(SessionEnd::RetriesExhausted(self.last));

@@ -38,6 +38,8 @@ pub struct Session {
     /// The target's half of the session identifier, while the target keeps the session.
     pub(super) tsih: Option<Tsih>,
     pub(super) origin: SessionOrigin,
+    /// The portal group of the session, or of the last one: no login in another group can continue or
+    /// reinstate it.
     pub(super) portal_group: Option<PortalGroupTag>,
     pub(super) parameters: SessionParameters,
     pub(super) slots: Vec<ConnectionSlot>,
@@ -202,7 +204,7 @@ impl Session {
     }
 
     /// Handles the loss of a connection. Called once for each connection that `connected` announced.
-    pub fn disconnected(&mut self, now: Instant, conn: ConnId, _why: DisconnectReason) {
+    pub fn disconnected(&mut self, now: Instant, conn: ConnId, why: DisconnectReason) {
         let Some(slot) = self.slot_of(conn) else { return };
         let leaving =
             self.connection_slot(slot).is_some_and(|connection_slot| connection_slot.logout.is_some());
@@ -212,7 +214,7 @@ impl Session {
         let why = if self.session_logout.is_some() || leaving {
             ConnectionDown::LoggedOut
         } else {
-            ConnectionDown::Lost
+            ConnectionDown::Lost(why.into())
         };
         self.connection_lost(now, slot, why);
         self.process_pending(now);

@@ -12,7 +12,8 @@ use transport::initiator::TaskResult;
 use transport::task_management::{TmfFunction, TmfResult};
 
 use super::connection_slot::{Connection, ConnectionState, Incoming, QueuedPdu, RecoveryLogout, Timer};
-use super::contract::{ConnectionDown, Event, MAX_CONNECTIONS, SessionEnd, Slot};
+use super::contract::{ConnectionDown, ConnectionLoss, Event, MAX_CONNECTIONS, SessionEnd, Slot};
+use super::login::may_pass;
 use super::open_tmf::{Tmf, TmfOrigin};
 use super::protocol_error::ProtocolError;
 use super::session::{Phase, Session, TAG_TASK, tag};
@@ -52,7 +53,13 @@ impl Session {
         if let Some(connection) = self.remove_connection(slot, down) {
             self.detach_requests(slot, connection);
         }
-        self.lose_session(now, down);
+        self.lose_session(now, down, self.time2wait());
+    }
+
+    /// Returns how long no recovery may be attempted after a connection ended, unless the target asked for
+    /// another time (DefaultTime2Wait).
+    pub(super) fn time2wait(&self) -> Duration {
+        Duration::from_secs(self.parameters.default_time2wait.into())
     }
 
     /// Removes the connection from a slot, and reports that. Its tasks keep their state until
@@ -104,7 +111,7 @@ impl Session {
         // may execute them later.
         let may_execute = self.tasks.iter().any(|(_, task)| task.state == TaskState::Sent(slot));
         let is_failure = why == ConnectionDown::LoggedOut && may_execute && !self.level().reassigns_tasks();
-        let why = if is_failure { ConnectionDown::Lost } else { why };
+        let why = if is_failure { ConnectionDown::Lost(ConnectionLoss::Closed) } else { why };
         let connection = self.remove_connection(slot, why);
         let was_up = connection.as_ref().is_some_and(|connection| connection.login.is_none());
         let logged_out = why == ConnectionDown::LoggedOut;
@@ -120,18 +127,18 @@ impl Session {
         //# On connection failure, the initiator and target MUST do one of the following:
         if !self.level().reassigns_tasks() && !logged_out {
             self.reset_place(slot);
-            return self.lose_session(now, why);
+            return self.lose_session(now, why, wait.unwrap_or(self.time2wait()));
         }
         if !others && (self.session_logout.is_some() || self.is_ready_to_log_out()) {
             return self.end_session(SessionEnd::LoggedOut);
         }
         if !others && logged_out && !self.has_detached_requests(slot) {
             // The last connection was closed in order, and the session with it.
-            self.lose_session(now, why);
-            return;
+            return self.lose_session(now, why, wait.unwrap_or_default());
         }
-        let span = |seconds: u16| Duration::from_secs(seconds.into());
-        let wait = wait.unwrap_or(span(self.parameters.default_time2wait));
+        let retain = Duration::from_secs(self.parameters.default_time2retain.into());
+        // The session goes on over its other connections, so only a wait that the target asked for applies.
+        let wait = wait.unwrap_or(if others { Duration::ZERO } else { self.time2wait() });
         if !others {
             self.phase = Phase::NoConnection;
             self.events.push_back(Event::Recovering);
@@ -139,7 +146,7 @@ impl Session {
             //# Recovery attempts for the connection and/or task(s) SHOULD NOT be made before Time2Wait
             //# seconds but MUST be completed within Time2Retain seconds after that initial Time2Wait waiting
             //# period.
-            self.retain_deadline = Some(now.after(wait).after(span(self.parameters.default_time2retain)));
+            self.retain_deadline = Some(now.after(wait).after(retain));
         }
         let has_orphans = self.has_detached_requests(slot);
         if others && has_orphans {
@@ -148,7 +155,6 @@ impl Session {
             }
             self.log_out_lost_connections(now);
         } else if slot.0 < self.connections_wanted && !self.is_ready_to_log_out() {
-            let wait = if others { Duration::ZERO } else { wait };
             self.try_again(now, slot, why, true, wait);
         }
         if !others {
@@ -160,7 +166,10 @@ impl Session {
     fn attempt_failed(&mut self, now: Instant, slot: Slot, why: ConnectionDown) {
         let unknown = why == ConnectionDown::Refused(Status::SESSION_DOES_NOT_EXIST);
         if unknown && self.phase != Phase::Up && self.tsih.is_some() {
-            return self.lose_session(now, why);
+            if let Some(connection_slot) = self.connection_slot_mut(slot) {
+                connection_slot.addresses().note_working();
+            }
+            return self.lose_session(now, why, Duration::ZERO);
         }
         if self.has_detached_requests(slot) && self.any_up(None).is_some() {
             if let Some(connection_slot) = self.connection_slot_mut(slot) {
@@ -171,7 +180,11 @@ impl Session {
         if (slot.0 < self.connections_wanted || self.has_detached_requests(slot))
             && !self.is_ready_to_log_out()
         {
-            self.try_again(now, slot, why, false, Duration::ZERO);
+            // A host that refuses the first login for good refuses it at its other addresses too.
+            let may_differ = self.was_up || may_pass(why);
+            if !may_differ || !self.connect_next(now, slot) {
+                self.try_again(now, slot, why, false, Duration::ZERO);
+            }
         }
     }
 
@@ -181,6 +194,7 @@ impl Session {
             connection_slot.recovery_logout = RecoveryLogout::None;
             connection_slot.logout = None;
             connection_slot.state = ConnectionState::Idle;
+            connection_slot.stop_attempt();
         }
     }
 
@@ -266,12 +280,12 @@ impl Session {
         }
     }
 
-    /// Gives the session up and begins to establish it again (RFC 7143 §7.14 c, §7.1.4.4: session recovery).
-    pub(super) fn lose_session(&mut self, now: Instant, why: ConnectionDown) {
+    /// Gives the session up and begins, after `wait`, to establish it again (RFC 7143 §7.14 c, §7.1.4.4:
+    /// session recovery).
+    pub(super) fn lose_session(&mut self, now: Instant, why: ConnectionDown, wait: Duration) {
         if self.phase == Phase::Down {
             return;
         }
-        let wait = self.connection_slot_mut(Slot(0)).and_then(|connection_slot| connection_slot.wait.take());
         for slot in (0..MAX_CONNECTIONS).map(Slot) {
             if self.connection_state(slot) == ConnectionState::Connecting {
                 self.events.push_back(Event::CancelConnect { slot });
@@ -308,7 +322,7 @@ impl Session {
             self.phase = Phase::NoConnection;
             self.events.push_back(Event::Recovering);
         }
-        self.try_again(now, Slot(0), why, true, wait.unwrap_or_default());
+        self.try_again(now, Slot(0), why, true, wait);
     }
 
     /// Ends the session permanently.
@@ -380,7 +394,7 @@ impl Session {
                     }
                 }
                 None => {
-                    let wait = Duration::from_secs(self.parameters.default_time2wait.into());
+                    let wait = self.time2wait();
                     if self
                         .connection_slot(slot)
                         .is_some_and(|connection_slot| !connection_slot.deadlines.is_set(Timer::Retry))
@@ -519,7 +533,7 @@ impl Session {
                 // again.
                 _ => {
                     let why = ConnectionDown::ProtocolError(ProtocolError::NotRecoverable);
-                    return self.lose_session(now, why);
+                    return self.lose_session(now, why, self.time2wait());
                 }
             }
         }

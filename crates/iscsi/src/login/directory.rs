@@ -52,6 +52,10 @@ pub trait Directory {
         PortalGroupTag(1)
     }
 
+    /// Returns whether an initiator may use its name on a connection. A portal can ask for a certificate that
+    /// contains the name.
+    fn certifies(&self, via: &ConnectionPath, initiator: &IscsiName) -> bool;
+
     /// Returns whether the connections through a portal are inside TLS.
     fn is_tls(&self, portal: PortalId) -> bool {
         let _ = portal;

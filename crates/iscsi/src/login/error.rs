@@ -102,6 +102,9 @@ pub enum LoginError {
     /// The initiator must not reach the target.
     #[error("the initiator has no access to the target")]
     TargetForbidden,
+    /// The certificate of the initiator does not contain its name, and the portal requires that.
+    #[error("the certificate of the connection does not contain the initiator's name")]
+    NameNotCertified,
     /// The target was removed.
     #[error("the target was removed")]
     TargetRemoved,
@@ -205,7 +208,9 @@ impl LoginError {
             Self::NoInitiatorName | Self::NoTargetName => Status::MISSING_PARAMETER,
             Self::BadTargetName(_) | Self::TargetNotFound => Status::NOT_FOUND,
             Self::SessionTypeUnknown | Self::DiscoveryNotServed => Status::SESSION_TYPE_NOT_SUPPORTED,
-            Self::TargetForbidden | Self::DiscoveryForbidden => Status::AUTHORIZATION_FAILURE,
+            Self::TargetForbidden | Self::DiscoveryForbidden | Self::NameNotCertified => {
+                Status::AUTHORIZATION_FAILURE
+            }
             Self::TargetRemoved => Status::TARGET_REMOVED,
             Self::TargetMovedTemporarily => Status::MOVED_TEMPORARILY,
             Self::TargetMovedPermanently => Status::MOVED_PERMANENTLY,

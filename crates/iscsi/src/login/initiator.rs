@@ -383,6 +383,10 @@ impl InitiatorLogin {
         };
         self.stage = response.nsg;
         if self.stage == Stage::FULL_FEATURE {
+            let is_new = matches!(self.plan.purpose, Purpose::NewSession(_));
+            if is_new && self.plan.portal_group.is_some() && self.portal_group.is_none() {
+                return Err(InitiatorLoginError::OtherPortalGroup);
+            }
             let (tsih, negotiated) = (Tsih(response.tsih), self.negotiator.finish()?);
             let seed = self.transcript.finish(negotiated.connection.header_digest.aead());
             return Ok(InitiatorLoginStep::Complete(Box::new(LoggedIn {
@@ -428,8 +432,11 @@ impl InitiatorLogin {
                 Key::TargetPortalGroupTag => {
                     let tag = number_in(pair.value, 0..=u32::from(u16::MAX)).ok();
                     let tag = tag.and_then(|tag| u16::try_from(tag).ok());
-                    let tag = tag.ok_or(BadNegotiation::DeclaredIllegal(key))?;
-                    self.portal_group = Some(PortalGroupTag(tag));
+                    let tag = PortalGroupTag(tag.ok_or(BadNegotiation::DeclaredIllegal(key))?);
+                    if self.plan.portal_group.is_some_and(|group| group != tag) {
+                        return Err(InitiatorLoginError::OtherPortalGroup);
+                    }
+                    self.portal_group = Some(tag);
                 }
                 key if sorted.chap.take(key, &pair) => {}
                 key => sorted.operational.push((key, pair)),

@@ -15,6 +15,7 @@ use alloc::vec::Vec;
 use base::state_machine::AcceptInfo;
 use base::time::Instant;
 use security::Level;
+use security::guess_limit::Account;
 use zeroize::Zeroizing;
 
 use self::identify::{Identity, login_effect};
@@ -23,7 +24,7 @@ use super::confirmation::{BadConfirmation, Transcript};
 use super::deviation::Deviation;
 use super::directory::{ConnectionPath, Directory};
 use super::{
-    Guess, LoginEffect, LoginError, LoginOutcome, LoginRequest, LoginResponse, LoginStep, MAX_LOGIN_PDUS,
+    LoginEffect, LoginError, LoginOutcome, LoginRequest, LoginResponse, LoginStep, MAX_LOGIN_PDUS,
     MAX_LOGIN_TEXTS, MAX_LOGIN_TIME, PasswordLogin, SessionKind, Stage, Status, VERSION,
 };
 use crate::aead::AeadDigest;
@@ -56,7 +57,7 @@ pub struct TargetLogin {
     auth: Auth,
     transcript: Transcript,
     /// The try of a password that the outgoing text permits.
-    guess: Option<Guess>,
+    guess: Option<Account>,
     over: bool,
     /// Whether initiator names without a standard form are accepted.
     lenient: bool,

@@ -83,6 +83,8 @@ pub(crate) struct TestSite {
     /// The result of a target lookup, if it is not the test target.
     pub(crate) instead: Option<TargetLookup>,
     pub(crate) discovery: Option<DiscoveryAccess>,
+    /// The name in the certificate of the connection, if it must have one.
+    pub(crate) certified: Option<&'static str>,
     /// The record of the user's password, and the one that answers for all other users.
     pub(crate) records: Option<[Arc<PasswordRecord>; 2]>,
 }
@@ -90,7 +92,7 @@ pub(crate) struct TestSite {
 impl TestSite {
     pub(crate) fn with(auth: AuthPolicy, keys: KeyPolicy) -> Self {
         let records = auth.opaque.then(|| [record(PASSWORD, 1), record("nobody knows this one", 2)]);
-        Self { auth, keys, sessions: vec![], instead: None, discovery: None, records }
+        Self { auth, keys, sessions: vec![], instead: None, discovery: None, certified: None, records }
     }
 
     pub(crate) fn by_password() -> Self {
@@ -107,6 +109,10 @@ impl TestSite {
 }
 
 impl Directory for TestSite {
+    fn certifies(&self, _: &ConnectionPath, initiator: &IscsiName) -> bool {
+        self.certified.is_none_or(|certified| *initiator == name(certified))
+    }
+
     fn find_target(&self, _: &ConnectionPath, initiator: &IscsiName, asked: &IscsiName) -> TargetLookup {
         if let Some(instead) = &self.instead {
             return instead.clone();

@@ -9,13 +9,13 @@ use alloc::vec::Vec;
 
 use super::key_rules::BadNegotiation;
 use super::negotiator::{answer_unknown, is_refusal};
-use crate::discovery::{DirectoryView, SendTargetsText, encode_target};
+use crate::discovery::{DirectoryView, PIECE_MAX, SendTargetsText, encode_target};
 use crate::keys::{Key, Kind, Senders, Usage};
 use crate::login::directory::{ConnectionPath, Directory};
 use crate::login::{MAX_LOGIN_TEXTS, SessionKind};
 use crate::name::IscsiName;
 use crate::text::value::number_in;
-use crate::text::{BadText, Collector, MAX_TEXT, Pair, TextBuilder, TextSplitter, parse};
+use crate::text::{BadText, Collector, Pair, TextBuilder, TextSplitter, parse};
 
 /// The target transfer tag that names no text negotiation: a request with it starts one, a response with it
 /// ends one.
@@ -290,7 +290,7 @@ impl TextNegotiation {
         //= rfc7143#section-11.11.6
         //# The data lengths of a Text Response MUST NOT exceed the iSCSI initiator MaxRecvDataSegmentLength
         //# (a parameter that is negotiated per connection and per direction).
-        let limit = usize::try_from(context.initiator_max_recv).unwrap_or(MAX_TEXT).min(MAX_TEXT);
+        let limit = usize::try_from(context.initiator_max_recv).unwrap_or(PIECE_MAX).min(PIECE_MAX);
         let TextContext { directory, via, initiator, .. } = *context;
         let (data, cont) = self.outgoing.next_piece(limit, DirectoryView { directory, via, initiator });
         //= rfc7143#section-6.4

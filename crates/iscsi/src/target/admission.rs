@@ -14,12 +14,13 @@
 
 use core::net::SocketAddr;
 
+use base::fairness::{largest_holder, source};
 use base::state_machine::ConnId;
 use base::time::{Duration, Instant};
 
 use super::arena::Key;
-use super::connection::{index, source};
-use super::contract::SessionEnd;
+use super::connection::index;
+use super::contract::{ConnectionLoss, SessionEnd};
 use super::dispatch::PduContext;
 use super::engine::Engine;
 use super::session::Session;
@@ -87,7 +88,12 @@ impl Engine {
         let is_discovery = |session: &Session| session.is_discovery();
         let SessionKind::Normal { target, name, .. } = &outcome.kind else {
             let all = || self.sessions.iter().filter(|(_, session)| is_discovery(session));
-            let oldest = all().min_by_key(|(_, session)| session.began).map(|(key, _)| key);
+            // The oldest one of the address that has most.
+            let from = largest_holder(all().map(|(_, session)| (source(session.first_peer), 1)));
+            let oldest = all()
+                .filter(|(_, session)| Some(source(session.first_peer)) == from)
+                .min_by_key(|(_, session)| session.began)
+                .map(|(key, _)| key);
             if let Some(oldest) = oldest.filter(|_| all().count() >= DISCOVERY_SESSIONS_MAX) {
                 self.end_session(oldest, SessionEnd::TimedOut);
             }
@@ -114,7 +120,7 @@ impl Engine {
     }
 
     /// Returns how many sessions an initiator has with a target.
-    fn sessions_of(&self, of: TargetId, initiator: &IscsiName) -> u32 {
+    pub(super) fn sessions_of(&self, of: TargetId, initiator: &IscsiName) -> u32 {
         let fits = |session: &Session| {
             session.initiator == *initiator
                 && matches!(session.kind, SessionKind::Normal { target, .. } if target == of)
@@ -136,7 +142,9 @@ impl Engine {
         let Some((_, key)) = silent.min_by_key(|(since, _)| *since) else { return false };
         self.stats.evicted += 1;
         self.now = now;
-        self.end_session(key, SessionEnd::ConnectionLost);
+        let lost = self.sessions.get(key).filter(|session| session.conns.is_empty());
+        let why = lost.map_or(ConnectionLoss::Dropped, |session| session.last_loss);
+        self.end_session(key, SessionEnd::ConnectionLost(why));
         true
     }
 

@@ -101,29 +101,37 @@ pub(crate) struct RecordedLoss {
     pub(crate) loss: LossId,
     /// When these tasks are ended.
     pub(crate) until: Instant,
-    /// The oldest loss, if it was removed because there were too many. Its tasks must end.
+    /// A loss that the session forgot, because there were too many. Its tasks must end.
     pub(crate) forgotten: Option<LossId>,
 }
 
-/// How many lost connections a session remembers: as many as it may have connections. When there are more,
-/// the tasks of the oldest are ended.
-const MAX_LOST: usize = super::MAX_CONNECTIONS as usize;
+/// How many lost connections a session remembers: as many as it may have connections.
+pub(super) const MAX_LOST: usize = super::MAX_CONNECTIONS as usize;
 
 impl LostConnections {
     /// Records that a connection is lost now, and whether it was logged out for recovery. Its tasks wait for
-    /// `retention`.
+    /// `retention`. Of too many losses, the session forgets the oldest that is not in `awaited`, the losses
+    /// whose tasks wait. If all are, it forgets the oldest.
     pub(crate) fn insert(
         &mut self,
-        cid: u16,
-        logged_out: bool,
+        (cid, logged_out): (u16, bool),
         now: Instant,
         retention: Duration,
+        awaited: &[LossId],
     ) -> RecordedLoss {
-        let forgotten = (self.list.len() >= MAX_LOST).then(|| self.list.remove(0).loss);
+        let forgotten = self.is_full().then(|| {
+            let without_tasks = self.list.iter().position(|lost| !awaited.contains(&lost.loss));
+            self.list.remove(without_tasks.unwrap_or(0)).loss
+        });
         let (loss, until) = (LossId(self.losses), now.after(retention));
         self.losses = self.losses.wrapping_add(1);
         self.list.push(LostConnection { cid, loss, logged_out, since: now, until });
         RecordedLoss { loss, until, forgotten }
+    }
+
+    /// Returns whether the next loss makes the session forget another.
+    pub(crate) const fn is_full(&self) -> bool {
+        self.list.len() >= MAX_LOST
     }
 
     /// Marks the connections with a CID as logged out for recovery. Their tasks wait until then. Returns
@@ -193,7 +201,7 @@ mod tests {
     #[test]
     fn a_task_is_detached_by_the_first_loss_until_it_is_reassigned() {
         let mut lost = LostConnections::default();
-        let mut losses = || lost.insert(0, false, Instant::ORIGIN, Duration::ZERO).loss;
+        let mut losses = || lost.insert((0, false), Instant::ORIGIN, Duration::ZERO, &[]).loss;
         let (first, second) = (losses(), losses());
         let mut allegiance = Allegiance::to(ConnId(1));
         assert!(!allegiance.reassign(ConnId(2)));
@@ -206,16 +214,22 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_loss_is_forgotten_when_there_are_too_many() {
+    fn of_too_many_losses_the_oldest_without_tasks_is_forgotten_first() {
         let mut lost = LostConnections::default();
-        let recorded: Vec<RecordedLoss> = (0..=super::super::MAX_CONNECTIONS)
-            .map(|cid| lost.insert(cid, false, Instant::ORIGIN, Duration::ZERO))
-            .collect();
-        let forgotten: Vec<LossId> = recorded.iter().filter_map(|recorded| recorded.forgotten).collect();
-        assert_eq!((forgotten, lost.len()), ([recorded[0].loss].to_vec(), MAX_LOST));
+        let mut insert =
+            |cid, awaited: &[LossId]| lost.insert((cid, false), Instant::ORIGIN, Duration::ZERO, awaited);
+        let recorded: Vec<RecordedLoss> =
+            (0..super::super::MAX_CONNECTIONS).map(|cid| insert(cid, &[])).collect();
+        assert!(recorded.iter().all(|recorded| recorded.forgotten.is_none()));
+        let losses: Vec<LossId> = recorded.iter().map(|recorded| recorded.loss).collect();
+        let next = insert(100, &losses[..2]);
+        assert_eq!(next.forgotten, Some(losses[2]));
+        let all: Vec<LossId> = losses.iter().copied().chain([next.loss]).collect();
+        assert_eq!(insert(101, &all).forgotten, Some(losses[0]));
+        assert_eq!(lost.len(), MAX_LOST);
         let mut allegiance = Allegiance::to(ConnId(1));
         assert_eq!(lost.state_of(allegiance), Some(ReferencedTask::Connected));
-        allegiance.detach(recorded[0].loss);
+        allegiance.detach(losses[2]);
         assert_eq!(lost.state_of(allegiance), None);
     }
 }

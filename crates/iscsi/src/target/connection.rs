@@ -2,15 +2,16 @@
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::net::IpAddr;
 
 use base::buffer::Pool;
+use base::fairness::source;
 use base::state_machine::{AcceptInfo, ConnId};
 use base::time::Instant;
 
 use super::arena::Key;
 use super::contract::ConnectionView;
-use super::guess_limit::PasswordGuess;
+use super::guess_state::PasswordGuess;
 use super::incoming::Incoming;
 use super::output::Output;
 use super::protection::Protection;
@@ -234,16 +235,4 @@ impl Connection {
 /// Returns the ConnId as an index.
 pub(crate) fn index(conn: ConnId) -> usize {
     usize::try_from(conn.0).unwrap_or(usize::MAX)
-}
-
-/// Returns the part of a peer's address that the peer cannot choose: hosts choose the lower half of their
-/// IPv6 addresses.
-pub(crate) fn source(peer: SocketAddr) -> IpAddr {
-    match peer.ip() {
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-        }
-        address => address,
-    }
 }

@@ -184,12 +184,46 @@ impl LoginRefusals {
     }
 }
 
+/// Why a connection was lost. The texts are those of the system where it has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectionLoss {
+    /// The initiator closed it without a logout.
+    #[error("closed by peer")]
+    Closed,
+    /// The initiator or something on the way to it reset it.
+    #[error("connection reset by peer")]
+    Reset,
+    /// The initiator's host acknowledged nothing for too long.
+    #[error("connection timed out")]
+    TimedOut,
+    /// There is no way to the initiator's host any more.
+    #[error("host or network unreachable")]
+    Unreachable,
+    /// The transport failed in another way.
+    #[error("the transport failed")]
+    Failed,
+    /// The initiator gave it up by a logout, to continue on another one.
+    #[error("logged out for recovery")]
+    GivenUp,
+    /// The target dropped it, because the initiator broke the protocol or did not answer.
+    #[error("dropped by the target")]
+    Dropped,
+}
+
 /// The reason why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionEnd {
-    /// The initiator logged out.
+    /// The initiator logged out by its own decision, and so gave up the LUNs. This is the only end that shows
+    /// that decision.
     #[error("the initiator logged out")]
     LoggedOut,
+    /// The initiator logged out after an asynchronous message of the target: the target had requested the
+    /// logout, or had dropped a connection.
+    #[error("the initiator logged out because the target caused it")]
+    LogoutCaused,
+    /// The initiator logged out the last connection, and not the session, after others had been lost.
+    #[error("the initiator logged out the last connection after others had been lost")]
+    LastConnectionClosed,
     /// The initiator logged in again under the same name (session reinstatement, RFC 7143 §6.3.5).
     #[error("the initiator logged in again")]
     Reinstated,
@@ -198,8 +232,8 @@ pub enum SessionEnd {
     #[error("the initiator closed its half of the connection")]
     HalfClosed,
     /// Its last connection was lost.
-    #[error("the target lost the last connection")]
-    ConnectionLost,
+    #[error("the target lost the last connection: {0}")]
+    ConnectionLost(ConnectionLoss),
     /// The initiator broke the protocol beyond what the session's error recovery level repairs.
     #[error("protocol error: {0}")]
     Misbehaved(super::protocol_error::ProtocolError),

@@ -15,7 +15,7 @@ use super::engine::{CONTROL_COST, Engine, MAX_CONTROL_QUEUED};
 use super::incoming::{ControlPdu, Incoming};
 use super::output::{Body, Control, MAX_CONTROL_BYTES, Output};
 use super::protocol_error::ProtocolError;
-use super::session::Request;
+use super::session::{ControlData, Request};
 use crate::framing::{DataSink, FramingEvent, ReceivedPdu, Receiver, StreamError};
 use crate::login::directory::Directory;
 use crate::pdu::data_out::DataOut;
@@ -151,41 +151,36 @@ impl Engine {
                 self.handle_command(context, session, command, segment, ahs, reserved)
             }
             Some(Incoming::Control(pdu)) => {
-                self.release_unsolicited(Some(session), reserved);
-                let bhs = segment.bhs;
-                let done = self.handle_control_pdu(context, session, *pdu, segment);
+                let (bhs, intact) = (segment.bhs, segment.digest_ok);
+                let bytes = match segment.sink {
+                    DataSink::Append(buf) => Some(buf.freeze()),
+                    _ => None,
+                };
+                let data = ControlData { bytes, reserved };
+                let done = match check_control_pdu(&bhs, intact, *pdu, &data) {
+                    Ok(pdu) => self.handle_control_pdu(context, session, &bhs, pdu, data),
+                    Err(why) => {
+                        self.drop_control_data(session, data);
+                        Err(why)
+                    }
+                };
                 done.or_else(|why| self.handle_violation(conn, &bhs, why))
             }
             None => Err(ProtocolError::impossible()),
         }
     }
 
-    /// Handles a PDU that is neither a command nor Data-Out.
+    /// Handles a PDU that is neither a command nor Data-Out, and that [`check_control_pdu`] accepted.
     fn handle_control_pdu(
         &mut self,
         context: PduContext<'_>,
         session: Key,
-        pdu: Result<ControlPdu, ProtocolError>,
-        segment: ReceivedPdu,
+        bhs: &Bhs,
+        pdu: ControlPdu,
+        data: ControlData,
     ) -> Result<(), ProtocolError> {
-        let (conn, bhs) = (context.conn, &segment.bhs);
-        let data = match segment.sink {
-            DataSink::Append(buf) => Some(buf.freeze()),
-            _ => None,
-        };
-        if !segment.digest_ok {
-            self.recycle(data);
-            return Err(ProtocolError::DataDigestMismatch);
-        }
-        if bhs.ahs_len() > 0 {
-            self.recycle(data);
-            return Err(ProtocolError::AhsNotAllowed);
-        }
-        if bhs.data_len() > 0 && data.is_none() {
-            let takes_data = matches!(bhs.opcode(), Opcode::NOP_OUT | Opcode::TEXT_REQUEST);
-            return Err(if takes_data { ProtocolError::NoRoom } else { ProtocolError::DataNotAllowed });
-        }
-        match pdu? {
+        let conn = context.conn;
+        match pdu {
             ControlPdu::NopOut(ping) => {
                 let request = Request::Ping(conn, ping, data);
                 self.sequence_request(context, session, (ping.immediate, ping.cmd_sn), request)
@@ -226,11 +221,11 @@ impl Engine {
                 Ok(())
             }
             super::window::CmdSnOrder::Duplicate(request) => {
-                self.forget(request);
+                self.drop_request(session, request);
                 Err(ProtocolError::DuplicateCmdSn)
             }
             super::window::CmdSnOrder::OutsideWindow(request) => {
-                self.forget(request);
+                self.drop_request(session, request);
                 Err(ProtocolError::CmdSnOutsideWindow)
             }
         }
@@ -268,11 +263,15 @@ impl Engine {
             Request::Ping(conn, ..) | Request::Text(conn, ..) | Request::Logout(conn, _)
                 if !self.conn(conn).is_some_and(|c| c.is_reading() && c.session == Some(session)) =>
             {
-                self.forget(request);
+                self.drop_request(session, request);
                 Ok(())
             }
-            Request::Ping(conn, ping, data) => self.handle_nop_out(conn, &ping, data),
+            Request::Ping(conn, ping, data) => {
+                let data = self.release_control_data(session, data);
+                self.handle_nop_out(conn, &ping, data)
+            }
             Request::Text(conn, text, data) => {
+                let data = self.release_control_data(session, data);
                 self.handle_text_request(context, conn, session, (&text, data))
             }
             Request::Logout(conn, logout) => self.handle_logout(context.now, conn, session, &logout),
@@ -294,8 +293,10 @@ impl Engine {
     }
 
     /// Handles a command number that has been missing for `gap_within`. At level 0 no initiator sends it
-    /// again, so the session ends. From level 1 on, a NOP-In shows the initiator the ExpCmdSN, so that it
-    /// sends the command again (§7.2.1), until `data_within` has passed.
+    /// again, and TCP keeps the order of one connection, so a session of one connection ends. From level 1
+    /// on, a NOP-In shows the initiator the ExpCmdSN, so that it sends the command again (§7.2.1), until
+    /// `data_within` has passed. In a session of several connections the command can still be in transit on
+    /// a connection whose path is slower, so that it is awaited as long.
     pub(super) fn on_gap_timer(&mut self, now: Instant, session: Key) {
         use super::timer::{Owner, Timer};
         let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
@@ -307,8 +308,8 @@ impl Engine {
         // While the session has no connection, nothing can be received.
         state.gap_polls += u32::from(!state.conns.is_empty());
         let waited = self.limits.gap_within.as_nanos().saturating_mul(state.gap_polls.into());
-        let retries = state.parameters.error_recovery_level.retries_commands();
-        if !retries || waited >= self.limits.data_within.as_nanos() {
+        let can_come = state.parameters.error_recovery_level.retries_commands() || state.conns.len() > 1;
+        if !can_come || waited >= self.limits.data_within.as_nanos() {
             return self.handle_gap(session, ProtocolError::CmdSnHole);
         }
         let at = now.after(self.limits.gap_within);
@@ -325,10 +326,28 @@ impl Engine {
         }
     }
 
-    fn forget(&mut self, request: Request) {
-        if let Request::Ping(_, _, data) | Request::Text(_, _, data) = request {
-            self.recycle(data);
+    /// Drops a request that is not executed, with the memory of its data.
+    pub(super) fn drop_request(&mut self, session: Key, request: Request) {
+        match request {
+            Request::Command(command) => self.remove_task(command.task),
+            Request::Tmf(key) => {
+                self.drop_tmf(key);
+            }
+            Request::Ping(_, _, data) | Request::Text(_, _, data) => self.drop_control_data(session, data),
+            Request::Logout(..) | Request::AbortedSlot => {}
         }
+    }
+
+    fn drop_control_data(&mut self, session: Key, data: ControlData) {
+        let bytes = self.release_control_data(session, data);
+        self.recycle(bytes);
+    }
+
+    /// Gives back the memory that is reserved for the data of a request, and returns the data: from now on,
+    /// whatever keeps it counts it.
+    fn release_control_data(&mut self, session: Key, data: ControlData) -> Option<Bytes> {
+        self.release_unsolicited(Some(session), data.reserved);
+        data.bytes
     }
 
     pub(super) fn recycle(&self, data: Option<Bytes>) {
@@ -459,4 +478,24 @@ impl Engine {
             .max_by_key(|(_, connection)| connection.control_bytes + connection.text_bytes)
             .map(|(number, _)| ConnId(number))
     }
+}
+
+/// Checks a PDU that is neither a command nor Data-Out before it is handled.
+fn check_control_pdu(
+    bhs: &Bhs,
+    intact: bool,
+    pdu: Result<ControlPdu, ProtocolError>,
+    data: &ControlData,
+) -> Result<ControlPdu, ProtocolError> {
+    if !intact {
+        return Err(ProtocolError::DataDigestMismatch);
+    }
+    if bhs.ahs_len() > 0 {
+        return Err(ProtocolError::AhsNotAllowed);
+    }
+    if bhs.data_len() > 0 && data.bytes.is_none() {
+        let takes_data = matches!(bhs.opcode(), Opcode::NOP_OUT | Opcode::TEXT_REQUEST);
+        return Err(if takes_data { ProtocolError::NoRoom } else { ProtocolError::DataNotAllowed });
+    }
+    pdu
 }

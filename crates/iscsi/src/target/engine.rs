@@ -21,12 +21,12 @@ use core::net::IpAddr;
 use base::buffer::Pool;
 use base::state_machine::{AcceptInfo, Action, ConnId, RxBuffer};
 use base::time::{Duration, Instant};
+use security::guess_limit::{GuessLimiter, SharedGuessLimit};
 use transport::quota::DataQuotas;
 
 use super::arena::{Arena, Key};
 use super::connection::{Connection, index};
 use super::contract::{Event, FailedLogin, LoginRefusals, LoginRejected, Repairs, SessionLimits};
-use super::guess_limit::GuessLimit;
 use super::initiator_notes::{Deviation, InitiatorNote, Notes};
 use super::output::Output;
 use super::protocol_error::ProtocolError;
@@ -70,7 +70,7 @@ pub struct Engine {
     pub(super) failed_logins: VecDeque<FailedLogin>,
     pub(super) notes: Notes,
     /// The rate limit on guesses of passwords.
-    pub(super) guesses: GuessLimit,
+    pub(super) guesses: GuessLimiter,
     /// The traces that are on.
     pub(super) traces: Vec<Arc<dyn PduTrace>>,
     pub(super) next_ttt: u32,
@@ -126,9 +126,9 @@ pub struct Limits {
     pub repair_after: Duration,
     /// From level 1 on: how long a status may stay unacknowledged before the engine pings the initiator.
     pub ack_within: Duration,
-    /// How long a command number may be missing before the session is dropped. From level 1 on the session is
-    /// dropped after [`Self::data_within`] instead, and each time this time passes a NOP-In shows the
-    /// initiator the ExpCmdSN.
+    /// How long a command number may be missing before the session is dropped. From level 1 on, and if the
+    /// session has several connections, it is dropped after [`Self::data_within`] instead, and each time this
+    /// time passes a NOP-In shows the initiator the ExpCmdSN.
     pub gap_within: Duration,
     /// How long a task management function waits for the data of the tasks that it ends. RFC 7143 §4.2.3.3
     /// sets no limit, but initiators that stop sending are common. Its response waits up to twice as long for
@@ -278,13 +278,18 @@ impl Engine {
             control_bytes: 0,
             failed_logins: VecDeque::new(),
             notes: Notes::default(),
-            guesses: GuessLimit::default(),
+            guesses: GuessLimiter::default(),
             traces: Vec::new(),
             next_ttt: 0,
             is_frozen: false,
             now: Instant::ORIGIN,
             stats: EngineStats::default(),
         }
+    }
+
+    /// Uses a limit on guesses that others use too, from now on.
+    pub fn share_guess_limit(&mut self, shared: Arc<dyn SharedGuessLimit>) {
+        self.guesses = GuessLimiter::Shared(shared);
     }
 
     /// Handles a new connection.

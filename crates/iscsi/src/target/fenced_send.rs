@@ -7,7 +7,7 @@ use transport::task_management::TmfResult;
 
 use super::arena::Key;
 use super::connection::index;
-use super::engine::Engine;
+use super::engine::{Engine, MAX_CONTROL_QUEUED};
 use super::output::{Body, Control, Output};
 use super::protocol_error::ProtocolError;
 use super::response_fence::{FenceStep, FencedResponse};
@@ -42,6 +42,12 @@ impl Engine {
         //# defined in Section 4.2.2.3.3.
         //= rfc7143#section-4.2.3.4
         //# A TMF Response MUST NOT be sent by the target iSCSI layer before the end of Step e)
+        //
+        // Requests that are not immediate are answered even if too many are open.
+        if state.response_fence.waiting_tmfs().filter(|conn| *conn == tmf.conn).count() >= MAX_CONTROL_QUEUED
+        {
+            return Err(ProtocolError::AnswersUnread);
+        }
         self.add_fence(tmf.session, tmf.conn, FencedResponse::Tmf(pdu));
         Ok(())
     }

@@ -237,6 +237,7 @@ impl Engine {
         //# iSCSI targets and initiators MUST support at least one TCP connection and MAY support
         //# several connections in a session.
         state.conns.push(conn);
+        state.logout_cause.connection_joined();
         state.lost_since = None;
         //= rfc7143#section-6.3.2
         //# If the next stage is FullFeaturePhase, the target MUST reply with a Login Response
@@ -394,12 +395,21 @@ struct WithSessions<'a> {
 }
 
 impl Directory for WithSessions<'_> {
+    fn certifies(&self, via: &ConnectionPath, initiator: &IscsiName) -> bool {
+        self.outer.certifies(via, initiator)
+    }
+
     fn find_target(&self, via: &ConnectionPath, initiator: &IscsiName, name: &IscsiName) -> TargetLookup {
         match self.outer.find_target(via, initiator, name) {
             TargetLookup::Found(access) => {
                 TargetLookup::Found(TargetAccess { keys: as_served(access.keys), ..access })
             }
-            TargetLookup::AtSessionLimit(access) if self.engine.may_evict(access.target) => {
+            // The login may join or replace a session of the same initiator, or replace a silent one. Whether
+            // it does is known when it is complete.
+            TargetLookup::AtSessionLimit(access)
+                if self.engine.sessions_of(access.target, initiator) > 0
+                    || self.engine.may_evict(access.target) =>
+            {
                 TargetLookup::Found(TargetAccess { keys: as_served(access.keys), ..access })
             }
             other => other,

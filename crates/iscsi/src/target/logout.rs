@@ -17,12 +17,12 @@ use smallvec::SmallVec;
 use transport::target::{SessionId, TaskRef};
 
 use super::arena::Key;
-use super::contract::{Event, SessionEnd};
+use super::contract::{ConnectionLoss, Event, SessionEnd};
 use super::engine::Engine;
 use super::output::{Body, Control};
 use super::pending_logout::{LogoutScope, PendingLogout};
 use super::protocol_error::ProtocolError;
-use super::states::{Connection as State, ConnectionEvent};
+use super::states::ConnectionEvent;
 use super::task::{Holder, Task};
 use super::timer::{Owner, Timer};
 use crate::pdu::TargetSn;
@@ -40,10 +40,9 @@ impl Engine {
     ) -> Result<(), ProtocolError> {
         let Some(state) = self.sessions.get(session) else { return Err(ProtocolError::impossible()) };
         let time2wait = state.parameters.default_time2wait;
-        let conns = state.conns.clone();
-        let named = conns.iter().copied().find(|conn| {
-            self.conn(*conn).is_some_and(|c| c.cid == request.cid && c.state != State::InLogout)
-        });
+        let staying = self.staying_members(session);
+        let named =
+            staying.iter().copied().find(|conn| self.conn(*conn).is_some_and(|c| c.cid == request.cid));
         if request.reason == LogoutReason::RemoveForRecovery && state.is_discovery() {
             return Err(ProtocolError::NotInDiscovery);
         }
@@ -52,7 +51,7 @@ impl Engine {
         }
         let (response, ends) = match (request.reason, named) {
             (LogoutReason::CloseSession, _) => (LogoutResult::CLOSED, Some(LogoutScope::Session)),
-            (LogoutReason::CloseConnection, Some(_)) if conns.len() == 1 => {
+            (LogoutReason::CloseConnection, Some(_)) if staying.len() == 1 => {
                 (LogoutResult::CLOSED, Some(LogoutScope::Session))
             }
             (LogoutReason::CloseConnection, Some(named)) => {
@@ -61,6 +60,11 @@ impl Engine {
             (LogoutReason::CloseConnection, None) => (LogoutResult::NO_CID, None),
             (LogoutReason::RemoveForRecovery, _) => return Err(ProtocolError::impossible()),
         };
+        if request.reason == LogoutReason::CloseSession
+            && let Some(state) = self.sessions.get_mut(session)
+        {
+            state.logout_cause.close_requested();
+        }
         let answer = LogoutResponse {
             response,
             itt: request.itt,
@@ -85,18 +89,22 @@ impl Engine {
         else {
             return false;
         };
-        if state.logouts.iter().any(PendingLogout::ends_session) {
+        if connection.logging_out {
             return true;
         }
-        if state.conns.len() > 1 || state.parameters.error_recovery_level.reassigns_tasks() {
-            return false;
-        }
-        if connection.state == State::InLogout {
-            // A logout of this connection alone is under way, and the session has lost its others since.
+        let reassigns_tasks = state.parameters.error_recovery_level.reassigns_tasks();
+        if self.staying_members(key).len() > 1 || reassigns_tasks {
             return false;
         }
         let pending = PendingLogout::new(conn, LogoutScope::Session, None);
         self.start_logout(now, key, pending).is_ok()
+    }
+
+    /// Returns the connections of a session that no accepted logout ends.
+    fn staying_members(&self, session: Key) -> SmallVec<[ConnId; 4]> {
+        let conns = self.sessions.get(session).map(|state| state.conns.as_slice()).unwrap_or_default();
+        let stays = |conn: &ConnId| self.conn(*conn).is_some_and(|connection| !connection.logging_out);
+        conns.iter().copied().filter(stays).collect()
     }
 
     /// Stops reading from the connections that end, and starts to wait for the tasks under way.
@@ -172,7 +180,7 @@ impl Engine {
         if self.sessions.get(session).is_some_and(|state| state.conns.is_empty() && state.lost.is_empty()) {
             // The initiator gave up a connection in order to continue on another one: it still uses the
             // session's LUNs.
-            self.end_session(session, SessionEnd::ConnectionLost);
+            self.end_session(session, SessionEnd::ConnectionLost(ConnectionLoss::GivenUp));
         }
         Ok(())
     }
@@ -278,7 +286,7 @@ impl Engine {
         let down = if pending.answer().is_some() { SessionEnd::LoggedOut } else { SessionEnd::HalfClosed };
         match pending.scope() {
             LogoutScope::Session => self.end_session(session, down),
-            LogoutScope::Connection(conn) if named => self.close_member(session, conn),
+            LogoutScope::Connection(conn) if named => self.close_member(session, conn, down),
             LogoutScope::Connection(_) => {}
         }
         if let Err(why) = answered {
@@ -288,9 +296,7 @@ impl Engine {
 
     /// Ends the tasks of a session, or of one of its connections, and reports it to the layer above.
     pub(super) fn end_tasks(&mut self, session: Key, of: Option<ConnId>) {
-        if let Some(conn) = of {
-            self.discard_early_requests(session, conn);
-        }
+        self.discard_early_requests(session, of);
         let Some(state) = self.sessions.get(session) else { return };
         let keys: Vec<Key> = state
             .tasks(&self.tasks)
@@ -343,17 +349,24 @@ impl Engine {
                 pending.expire();
                 self.mark_logouts_dirty(session);
             }
-            _ => self.handle_omission(conn, ProtocolError::LogoutTooSlow),
+            // At every recovery level: the layer above requested the logout to end the session.
+            (Some(session), None) => {
+                self.stats.dropped += 1;
+                self.end_session(session, SessionEnd::TimedOut);
+            }
+            (None, _) => self.handle_omission(conn, ProtocolError::LogoutTooSlow),
         }
     }
 
-    /// Closes one connection of a session that continues on others.
-    fn close_member(&mut self, session: Key, conn: ConnId) {
+    /// Closes one connection of a session. If the session has lost or closed all others, it ends (§8.3.2,
+    /// N3).
+    fn close_member(&mut self, session: Key, conn: ConnId, down: SessionEnd) {
+        if self.sessions.get(session).is_some_and(|state| *state.conns == [conn]) {
+            return self.end_session(session, down);
+        }
         self.end_tasks(session, Some(conn));
         self.remove_from_fences(session, conn);
-        if let Some(state) = self.sessions.get_mut(session) {
-            state.conns.retain(|other| *other != conn);
-        }
+        self.remove_member(session, conn);
         self.take_session(conn);
         if let Some(connection) = self.conn_mut(conn) {
             connection.closing = true;

@@ -123,12 +123,33 @@ impl Engine {
                 }
                 return Ok(());
             }
-            for request in state.window.skip_until(tmf.cmd_sn) {
-                self.execute_request(context, tmf.session, request)?;
-            }
+            let skipped = state.window.skip_until(tmf.cmd_sn);
+            self.execute_skipped(context, tmf.session, skipped)?;
+            self.enqueue_tmf(context.now, key, &tmf);
+            // The next commands may have come already.
+            return self.execute_in_order(context, tmf.session);
         }
         self.enqueue_tmf(context.now, key, &tmf);
         Ok(())
+    }
+
+    /// Executes requests that a function takes as received. The error of one does not keep the others, which
+    /// came on any connection, from being executed.
+    fn execute_skipped(
+        &mut self,
+        context: PduContext<'_>,
+        session: Key,
+        skipped: Vec<Request>,
+    ) -> Result<(), ProtocolError> {
+        let mut first_error = Ok(());
+        for request in skipped {
+            if self.sessions.get(session).is_some_and(|state| !state.is_logging_out()) {
+                first_error = first_error.and(self.execute_early(context, session, request));
+            } else {
+                self.drop_request(session, request);
+            }
+        }
+        first_error
     }
 
     /// Queues the task management requests for the layer above whose earlier commands are all received now.

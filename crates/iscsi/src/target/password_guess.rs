@@ -6,12 +6,14 @@ use alloc::boxed::Box;
 use base::state_machine::ConnId;
 use base::time::Instant;
 
-use super::connection::{index, source};
+use security::guess_limit::Account;
+
+use super::connection::index;
 use super::engine::Engine;
-use super::guess_limit::PasswordGuess;
+use super::guess_state::PasswordGuess;
 use super::protocol_error::ProtocolError;
 use super::timer::{Owner, Timer};
-use crate::login::{Guess, LoginError, LoginResponse};
+use crate::login::{LoginError, LoginResponse};
 
 impl Engine {
     /// Sends the response that permits a try of a password, now or when the rate limit permits it.
@@ -19,7 +21,7 @@ impl Engine {
         &mut self,
         now: Instant,
         conn: ConnId,
-        guess: Guess,
+        guess: Account,
         response: LoginResponse,
     ) -> Result<(), ProtocolError> {
         self.permit_guess(now, conn, guess, now, response)
@@ -42,14 +44,19 @@ impl Engine {
         &mut self,
         now: Instant,
         conn: ConnId,
-        guess: Guess,
+        guess: Account,
         since: Instant,
         response: LoginResponse,
     ) -> Result<(), ProtocolError> {
         let Some(connection) = self.conns.get_mut(index(conn)).and_then(Option::as_deref_mut) else {
             return Err(ProtocolError::impossible());
         };
-        match self.guesses.begin(now, since, &guess, source(connection.via.peer)) {
+        let source = connection.via.peer.ip();
+        let waited = now.since(since);
+        let begun = self
+            .guesses
+            .with(now.since(Instant::ORIGIN), |limit, now| limit.begin(now, waited, &guess, source));
+        match begun.ok_or_else(ProtocolError::impossible)? {
             Ok(permit) => {
                 connection.guess = Some(Box::new(PasswordGuess::Permitted(permit)));
                 self.login_response(conn, response)
@@ -78,10 +85,11 @@ impl Engine {
     /// Records that a try of a password succeeded or failed, if there is one on the connection.
     pub(super) fn end_guess(&mut self, now: Instant, conn: ConnId, is_right: bool) {
         let Some(guess) = self.conn_mut(conn).and_then(|connection| connection.guess.take()) else { return };
-        match *guess {
-            PasswordGuess::Permitted(permit) if is_right => self.guesses.right(now, &permit),
-            PasswordGuess::Permitted(permit) => self.guesses.wrong(now, &permit),
-            PasswordGuess::Waiting { .. } => {}
+        if let PasswordGuess::Permitted(permit) = *guess {
+            self.guesses.with(now.since(Instant::ORIGIN), |limit, now| match is_right {
+                true => limit.right(now, permit),
+                false => limit.wrong(now, &permit),
+            });
         }
     }
 }

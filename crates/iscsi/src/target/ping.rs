@@ -180,6 +180,9 @@ impl Engine {
             AsyncEvent::LogoutRequest { within } => {
                 let seconds = u16::try_from(within.as_secs()).unwrap_or(u16::MAX).max(1);
                 let request = AsyncMessage { parameter3: seconds, ..message(AsyncEventCode::LOGOUT_REQUEST) };
+                if let Some(state) = self.sessions.get_mut(session.0) {
+                    state.logout_cause.request_sent();
+                }
                 if conns.is_empty() {
                     // No connection is left on which to ask for a logout.
                     self.end_session(session.0, super::contract::SessionEnd::Closed);
@@ -209,8 +212,9 @@ impl Engine {
     /// Reports to an initiator that its session is about to be dropped, and that it may log in again at once
     /// (§11.9.1).
     pub(super) fn announce_drop(&mut self, session: Key) {
-        let conns: Vec<ConnId> =
-            self.sessions.get(session).map(|state| state.conns.to_vec()).unwrap_or_default();
+        let Some(state) = self.sessions.get_mut(session) else { return };
+        state.logout_cause.request_sent();
+        let conns: Vec<ConnId> = state.conns.to_vec();
         for conn in conns {
             self.send_async(conn, &message(AsyncEventCode::SESSION_DROP), Body::Empty);
         }

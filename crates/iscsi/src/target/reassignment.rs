@@ -47,13 +47,19 @@ impl Engine {
         if !keeps {
             return false;
         }
-        self.discard_early_requests(session, conn);
+        self.discard_early_requests(session, Some(conn));
         let Some(state) = self.sessions.get_mut(session) else {
             self.impossible(Some(session));
             return false;
         };
         let retention = retention(state.parameters.default_time2wait, state.parameters.default_time2retain);
-        let RecordedLoss { loss, until, forgotten } = state.lost.insert(cid, released, now, retention);
+        let awaited: alloc::vec::Vec<LossId> = if state.lost.is_full() {
+            state.tasks(&self.tasks).filter_map(|(_, task)| task.allegiance.loss()).collect()
+        } else {
+            alloc::vec::Vec::new()
+        };
+        let RecordedLoss { loss, until, forgotten } =
+            state.lost.insert((cid, released), now, retention, &awaited);
         self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Retain, until);
         let keys: alloc::vec::Vec<Key> =
             state.tasks(&self.tasks).filter(|(_, task)| task.is_on(conn)).map(|(key, _)| key).collect();
@@ -89,9 +95,9 @@ impl Engine {
         }
     }
 
-    /// Discards the requests that were received on a connection ahead of their turn. They are not
-    /// acknowledged, and the initiator sends them again.
-    pub(super) fn discard_early_requests(&mut self, session: Key, conn: ConnId) {
+    /// Discards the requests of a session, or of one of its connections, that were received ahead of their
+    /// turn. They are not acknowledged, and the initiator sends them again.
+    pub(super) fn discard_early_requests(&mut self, session: Key, of: Option<ConnId>) {
         let (tasks, tmfs) = (&self.tasks, &self.tmfs);
         let Some(state) = self.sessions.get_mut(session) else { return };
         //= rfc7143#section-11.14
@@ -99,23 +105,16 @@ impl Engine {
         //# the connection for recovery", the target MUST discard all requests not
         //# yet acknowledged via the ExpCmdSN that were issued on the specified
         //# connection
-        let void = state.window.discard(|request| match request {
-            Request::Command(command) => tasks.get(command.task).is_some_and(|task| task.is_on(conn)),
-            Request::Tmf(key) => tmfs.get(*key).is_some_and(|tmf| tmf.conn == conn),
-            Request::Ping(of, ..) | Request::Text(of, ..) | Request::Logout(of, _) => *of == conn,
-            Request::AbortedSlot => false,
+        let void = state.window.discard(|request| {
+            of.is_none_or(|conn| match request {
+                Request::Command(command) => tasks.get(command.task).is_some_and(|task| task.is_on(conn)),
+                Request::Tmf(key) => tmfs.get(*key).is_some_and(|tmf| tmf.conn == conn),
+                Request::Ping(of, ..) | Request::Text(of, ..) | Request::Logout(of, _) => *of == conn,
+                Request::AbortedSlot => false,
+            })
         });
         for request in void {
-            match request {
-                Request::Command(command) => self.remove_task(command.task),
-                Request::Tmf(key) => {
-                    self.drop_tmf(key);
-                }
-                Request::Ping(_, _, Some(bytes)) | Request::Text(_, _, Some(bytes)) => {
-                    self.pool.recycle(bytes)
-                }
-                _ => {}
-            }
+            self.drop_request(session, request);
         }
     }
 
@@ -157,7 +156,8 @@ impl Engine {
         if let Some(next) = state.lost.next_expiry() {
             self.timers.set(Owner::Session(session), &mut state.deadlines, Timer::Retain, next);
         } else if state.conns.is_empty() {
-            self.end_session(session, SessionEnd::ConnectionLost);
+            let why = state.last_loss;
+            self.end_session(session, SessionEnd::ConnectionLost(why));
         }
     }
 
@@ -273,12 +273,13 @@ impl Engine {
     /// it.
     pub(super) fn remove_for_recovery(&mut self, now: Instant, session: Key, conn: ConnId) {
         let kept = self.detach_tasks(now, session, conn, true);
-        if let Some(state) = self.sessions.get_mut(session) {
-            state.conns.retain(|other| *other != conn);
-            if state.conns.is_empty() && kept {
-                let moved = state.on(SessionEvent::ConnectionsLost);
-                self.expect_legal(moved);
-            }
+        let is_last = self.remove_member(session, conn);
+        if is_last
+            && kept
+            && let Some(state) = self.sessions.get_mut(session)
+        {
+            let moved = state.on(SessionEvent::ConnectionsLost);
+            self.expect_legal(moved);
         }
         if !kept {
             self.end_tasks(session, Some(conn));
@@ -291,6 +292,7 @@ impl Engine {
             self.expect_legal(moved);
         }
         self.remove_from_fences(session, conn);
+        self.mark_logouts_dirty(session);
     }
 
     /// As [`Self::remove_for_recovery`], and aborts the connection at once, without a Logout Response on it.
@@ -301,7 +303,8 @@ impl Engine {
 
     /// Reports to another connection of a session that one was dropped (§11.9.1).
     pub(super) fn announce_loss(&mut self, session: Key, cid: u16) {
-        let Some(state) = self.sessions.get(session) else { return };
+        let Some(state) = self.sessions.get_mut(session) else { return };
+        state.logout_cause.drop_announced();
         let Some(conn) = state.conns.first().copied() else { return };
         let (parameter2, parameter3) =
             (state.parameters.default_time2wait, state.parameters.default_time2retain);

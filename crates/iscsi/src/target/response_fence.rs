@@ -129,6 +129,14 @@ impl ResponseFence {
         !self.waiting.is_empty()
     }
 
+    /// Returns the connections of the responses to task management requests that wait for earlier responses.
+    pub(crate) fn waiting_tmfs(&self) -> impl Iterator<Item = ConnId> {
+        self.waiting
+            .iter()
+            .filter(|fence| matches!(fence.response, FencedResponse::Tmf(_)))
+            .map(|fence| fence.conn)
+    }
+
     /// Returns a new mark.
     pub(crate) const fn take_mark(&mut self) -> u32 {
         self.marks = self.marks.wrapping_add(1);

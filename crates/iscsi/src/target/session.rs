@@ -18,8 +18,9 @@ use transport::task_management::TmfFunction;
 
 use super::allegiance::LostConnections;
 use super::arena::{Arena, Key};
-use super::contract::{Repairs, SessionLimits, SessionUp, Traffic};
+use super::contract::{ConnectionLoss, Repairs, SessionLimits, SessionUp, Traffic};
 use super::initiator_notes::Takeovers;
+use super::logout_cause::LogoutCause;
 use super::pending_logout::PendingLogout;
 use super::protection::Protection;
 use super::protocol_error::ProtocolError;
@@ -104,8 +105,12 @@ pub(crate) struct Session {
     pub(crate) takeovers: Option<Takeovers>,
     /// Since when it has no connection.
     pub(crate) lost_since: Option<Instant>,
+    /// Why it lost the connection that it lost last.
+    pub(crate) last_loss: ConnectionLoss,
     /// The logouts that wait for tasks to end, at most one per connection.
     pub(crate) logouts: Vec<PendingLogout>,
+    /// What decides whose decision a logout of the session is.
+    pub(crate) logout_cause: LogoutCause,
     /// Whether its logouts and its command window must be looked at again.
     pub(crate) is_dirty: bool,
     /// The pending [`Event::SessionUp`](super::contract::Event::SessionUp), and whether it was reported to
@@ -128,11 +133,20 @@ pub(crate) struct PendingCommand {
 pub(crate) enum Request {
     Command(PendingCommand),
     Tmf(Key),
-    Ping(ConnId, NopOut, Option<Bytes>),
-    Text(ConnId, TextRequest, Option<Bytes>),
+    Ping(ConnId, NopOut, ControlData),
+    Text(ConnId, TextRequest, ControlData),
     Logout(ConnId, LogoutRequest),
     /// A command that was aborted before its turn. Its number counts as received.
     AbortedSlot,
+}
+
+/// The data segment of a request, and the memory that stays reserved for it until the request is executed or
+/// dropped. [`Engine::release_control_data`](super::engine::Engine::release_control_data) gives it back.
+#[derive(Debug)]
+pub(crate) struct ControlData {
+    pub(crate) bytes: Option<Bytes>,
+    /// Bytes of the quota for unsolicited data.
+    pub(crate) reserved: usize,
 }
 
 /// A request whose turn has come, and which waits to be passed to the layer above.
@@ -218,7 +232,9 @@ impl Session {
             first_peer: from,
             takeovers: None,
             lost_since: None,
+            last_loss: ConnectionLoss::Failed,
             logouts: Vec::new(),
+            logout_cause: LogoutCause::default(),
             is_dirty: false,
             pending_session_up: None,
             is_announced: false,
@@ -292,10 +308,12 @@ impl Session {
     }
 
     /// As [`Self::may_open_immediate`], for a task management request. Each connection may always have one of
-    /// those too.
+    /// those too. A request is open until its response has passed the response fences before it.
     pub(crate) fn may_open_tmf(&self, tmfs: &Arena<Tmf>, conn: ConnId, most: u32) -> bool {
         let is_own = |key: &Key| tmfs.get(*key).is_some_and(|tmf| tmf.conn == conn);
-        self.immediate < most || !self.tmfs.iter().any(is_own)
+        let waiting = || self.response_fence.waiting_tmfs();
+        let open = self.immediate.saturating_add(u32::try_from(waiting().count()).unwrap_or(u32::MAX));
+        open < most || !(self.tmfs.iter().any(is_own) || waiting().any(|of| of == conn))
     }
 
     /// Removes a task from the tag table.

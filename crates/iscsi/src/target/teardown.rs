@@ -9,7 +9,7 @@ use transport::target::SessionId;
 
 use super::arena::Key;
 use super::connection::index;
-use super::contract::{Event, SessionEnd};
+use super::contract::{ConnectionLoss, Event, SessionEnd};
 use super::engine::Engine;
 use super::protocol_error::ProtocolError;
 use super::states::{self, ConnectionEvent, SessionEvent};
@@ -21,7 +21,11 @@ impl Engine {
     pub fn disconnected(&mut self, now: Instant, conn: ConnId, why: DisconnectReason) {
         self.now = now;
         let down = match why {
-            DisconnectReason::Closed | DisconnectReason::Failed => SessionEnd::ConnectionLost,
+            DisconnectReason::Closed => SessionEnd::ConnectionLost(ConnectionLoss::Closed),
+            DisconnectReason::Reset => SessionEnd::ConnectionLost(ConnectionLoss::Reset),
+            DisconnectReason::TimedOut => SessionEnd::ConnectionLost(ConnectionLoss::TimedOut),
+            DisconnectReason::Unreachable => SessionEnd::ConnectionLost(ConnectionLoss::Unreachable),
+            DisconnectReason::Failed => SessionEnd::ConnectionLost(ConnectionLoss::Failed),
             DisconnectReason::Stalled => SessionEnd::TimedOut,
             DisconnectReason::Shutdown => SessionEnd::Closed,
         };
@@ -80,16 +84,20 @@ impl Engine {
         connection.deadlines.clear(Timer::Login);
         connection.deadlines.clear(Timer::Guess);
         connection.deadlines.clear(Timer::Ack);
+        let is_logged_out = connection.logging_out;
         let moved = connection.handle_loss();
         self.expect_legal(moved);
         let Some(key) = self.take_session(conn) else { return };
         let Some(session) = self.sessions.get_mut(key) else { return self.impossible(None) };
-        session.conns.retain(|other| *other != conn);
-        let is_last = session.conns.is_empty();
-        let kept = down != SessionEnd::Closed && self.detach_tasks(self.now, key, conn, false);
-        if is_last && let Some(session) = self.sessions.get_mut(key) {
-            session.lost_since = Some(self.now);
+        if !is_logged_out {
+            session.logout_cause.connection_lost();
         }
+        session.last_loss = match down {
+            SessionEnd::ConnectionLost(loss) => loss,
+            _ => ConnectionLoss::Dropped,
+        };
+        let is_last = self.remove_member(key, conn);
+        let kept = down != SessionEnd::Closed && self.detach_tasks(self.now, key, conn, false);
         if is_last && !kept {
             self.end_session(key, down);
         } else if !kept {
@@ -104,6 +112,18 @@ impl Engine {
             let moved = connection.on(ConnectionEvent::CleanedUp);
             self.expect_legal(moved);
         }
+    }
+
+    /// Removes a connection from its session. Returns whether the session has no other.
+    pub(super) fn remove_member(&mut self, session: Key, conn: ConnId) -> bool {
+        let now = self.now;
+        let Some(state) = self.sessions.get_mut(session) else { return false };
+        state.conns.retain(|other| *other != conn);
+        let is_last = state.conns.is_empty();
+        if is_last {
+            state.lost_since = Some(now);
+        }
+        is_last
     }
 
     /// Removes the session from a connection, and gives back the memory of the data that it was receiving.
@@ -123,10 +143,10 @@ impl Engine {
         // Below level 2 nothing is kept for a session that lost its connections, so no initiator can continue
         // it.
         let events: &[SessionEvent] = match (down, state.state) {
-            (SessionEnd::ConnectionLost | SessionEnd::HalfClosed, states::Session::Failed) => {
+            (SessionEnd::ConnectionLost(_) | SessionEnd::HalfClosed, states::Session::Failed) => {
                 &[SessionEvent::TimedOut]
             }
-            (SessionEnd::ConnectionLost | SessionEnd::HalfClosed, _) => {
+            (SessionEnd::ConnectionLost(_) | SessionEnd::HalfClosed, _) => {
                 &[SessionEvent::ConnectionsLost, SessionEvent::TimedOut]
             }
             _ => &[SessionEvent::Closed],
@@ -161,7 +181,8 @@ impl Engine {
         if let Some(state) = self.sessions.remove(session)
             && state.is_announced
         {
-            self.events.push_back(Event::SessionDown { session: SessionId(session), why: down });
+            let why = state.logout_cause.judge(down);
+            self.events.push_back(Event::SessionDown { session: SessionId(session), why });
         }
     }
 

@@ -27,8 +27,8 @@ impl Engine {
         request: Request,
     ) -> Result<(), ProtocolError> {
         let pdu = match &request {
-            Request::Ping(conn, ping, data) => Some((*conn, ping.encode(), data.as_ref())),
-            Request::Text(conn, text, data) => Some((*conn, text.encode(), data.as_ref())),
+            Request::Ping(conn, ping, data) => Some((*conn, ping.encode(), data.bytes.as_ref())),
+            Request::Text(conn, text, data) => Some((*conn, text.encode(), data.bytes.as_ref())),
             Request::Logout(conn, logout) => Some((*conn, logout.encode(), None)),
             Request::Command(_) | Request::Tmf(_) | Request::AbortedSlot => None,
         };

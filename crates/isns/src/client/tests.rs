@@ -236,6 +236,7 @@ fn the_period_of_the_server_says_when_to_check() {
     }
 }
 
+/// CVE-2010-2221.
 #[test]
 fn a_server_that_lies_is_refused() {
     type Lie = fn(&Message) -> Message;
@@ -275,6 +276,7 @@ fn a_server_that_lies_is_refused() {
     assert!(client.handle_response(&unasked).is_err());
 }
 
+/// CVE-2010-0743: notifications that cost more than they say.
 #[test]
 fn notifications_cause_a_check_but_not_a_flood() {
     let mut client = registered(0..1);

@@ -8,12 +8,18 @@ use super::namespace::system;
 use super::{Bed, TARGET_ADDRESS, to_f64};
 use crate::experiment::LabError;
 use crate::machine::{ProcessorShares, with_processor_shares};
+use crate::statistics::median;
 
 /// The bytes of one send or receive call of a stream.
 pub(super) const CHUNK: usize = 256 << 10;
 
 /// The time before a stream is measured, in which TCP finds its window.
 pub(super) const WARMUP: Duration = Duration::from_millis(300);
+
+/// A rate is the median of those of so many parts of the measurement. The shaper loses time for good when it
+/// wakes up late, and a hypervisor that wakes up an idle processor late counts that as idle time: a few such
+/// moments say nothing about the link.
+pub(super) const SLICES: u32 = 15;
 
 /// How long one call may take before the measurement is given up.
 pub(super) const STALL_MAX: Duration = Duration::from_secs(10);
@@ -73,7 +79,7 @@ pub(super) fn connected_at(bed: &Bed, address: Ipv4Addr) -> Result<(TcpStream, T
     Ok((initiator, target))
 }
 
-/// Measures at the receiver how many bytes of a stream arrive in a second.
+/// Measures at the receiver how many bytes of a stream arrive in a second, as the median of [`SLICES`].
 fn stream_rate(mut sender: TcpStream, receiver: TcpStream, span: Duration) -> Result<f64, LabError> {
     let rate = std::thread::scope(|scope| {
         let sending = scope.spawn(move || {
@@ -91,8 +97,16 @@ fn stream_rate(mut sender: TcpStream, receiver: TcpStream, span: Duration) -> Re
 fn receive(mut stream: TcpStream, span: Duration) -> io::Result<f64> {
     let mut buffer = vec![0; CHUNK];
     receive_for(&mut stream, &mut buffer, WARMUP)?;
-    let (bytes, elapsed) = receive_for(&mut stream, &mut buffer, span)?;
-    Ok(to_f64(bytes) / elapsed.as_secs_f64())
+    let slices = (0..SLICES).map(|_| {
+        let (bytes, elapsed) = receive_for(&mut stream, &mut buffer, span / SLICES)?;
+        Ok(to_f64(bytes) / elapsed.as_secs_f64())
+    });
+    Ok(median_rate(slices.collect::<io::Result<_>>()?))
+}
+
+pub(super) fn median_rate(mut of_slices: Vec<f64>) -> f64 {
+    of_slices.sort_by(f64::total_cmp);
+    median(&of_slices)
 }
 
 /// Receives at least so long, until everything that has arrived is read: what waits in the kernel because

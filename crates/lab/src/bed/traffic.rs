@@ -9,7 +9,7 @@ use drivers::ether::PortError;
 use drivers::ether::raw::RawPort;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::calibration::STALL_MAX;
+use super::calibration::{SLICES, STALL_MAX, median_rate};
 use super::namespace::system;
 use super::{Bed, ETHERNET_HEADER_LEN, LinkPlan, Namespace, WIRE_OVERHEAD, to_f64};
 use crate::experiment::LabError;
@@ -103,11 +103,12 @@ fn blast(opened: &RawPort, memory: usize, stop: &AtomicBool) -> Result<(), PortE
     Ok(())
 }
 
-/// Returns the frames per second, from a moment after the first one; none if no frame arrives. A busy machine
-/// may take long until the sender has its frames. A span begins and ends when everything that has arrived is
-/// read, as in [`super::calibration`].
+/// Returns the frames per second, from a moment after the first one, as the median of [`SLICES`]; none if no
+/// frame arrives. A busy machine may take long until the sender has its frames. A slice begins and ends when
+/// everything that has arrived is read, as in [`super::calibration`].
 fn receive(port: &mut RawPort, span: Duration) -> Option<f64> {
     let (opened, mut first, mut start, mut frames) = (Instant::now(), None, None, 0_u64);
+    let mut rates = Vec::new();
     loop {
         let (count, _) = port.receive(|_| frames += 1);
         let now = Instant::now();
@@ -116,10 +117,14 @@ fn receive(port: &mut RawPort, span: Duration) -> Option<f64> {
             (None, _) if count > 0 => first = Some(now),
             (None, _) if now - opened >= STALL_MAX => return None,
             (Some(first), None) if now - first >= at_least(WARMUP) => (start, frames) = (Some(now), 0),
-            (_, Some(start)) if now - start >= at_least(span) => {
-                return Some(to_f64(frames) / (now - start).as_secs_f64());
+            (_, Some(begun)) if now - begun >= at_least(span / SLICES) => {
+                rates.push(to_f64(frames) / (now - begun).as_secs_f64());
+                (start, frames) = (Some(now), 0);
             }
             _ => {}
+        }
+        if u32::try_from(rates.len()) == Ok(SLICES) {
+            return Some(median_rate(rates));
         }
         if count == 0 {
             let _ = poll(&mut [PollFd::new(port, PollFlags::IN)], Some(&WAIT));

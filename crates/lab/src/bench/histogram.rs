@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::statistics::Resolution;
+
 /// The logarithm of the number of buckets for each doubling.
 const FINE_SHIFT: u32 = 6;
 
@@ -29,6 +31,9 @@ impl Default for Histogram {
 }
 
 impl Histogram {
+    /// How finely percentiles are known: a percentile is the upper end of a bucket.
+    pub const RESOLUTION: Resolution = Resolution { relative: 1.0 / FINE as f64, absolute: 0.0 };
+
     /// Counts a duration.
     pub fn record(&mut self, span: Duration) {
         let ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
@@ -66,6 +71,14 @@ impl Histogram {
             }
         }
         Duration::from_nanos(self.max_ns)
+    }
+
+    /// Returns the duration that so many in ten thousand do not exceed, if enough durations were counted:
+    /// with fewer, a percentile such as the 99th is the longest one. The 99th needs a hundred, the 99.9th a
+    /// thousand.
+    pub fn tail_percentile(&self, per_ten_thousand: u16) -> Option<Duration> {
+        let beyond = u64::from(10_000_u16.saturating_sub(per_ten_thousand));
+        (self.count.saturating_mul(beyond) >= 10_000).then(|| self.percentile(per_ten_thousand))
     }
 
     /// Returns the mean duration, or zero if none was counted.
@@ -128,5 +141,20 @@ mod tests {
         }
         assert_eq!((low.mean(), low.max()), (Duration::from_nanos(500_500), Duration::from_millis(1)));
         assert_eq!(Histogram::default().percentile(5000), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_percentile_near_the_end_needs_commands_beyond_it() {
+        let mut histogram = Histogram::default();
+        for (counted, p99, p999) in
+            [(99, false, false), (100, true, false), (999, true, false), (1000, true, true)]
+        {
+            while histogram.count() < counted {
+                histogram.record(Duration::from_micros(10));
+            }
+            let known = |per_ten_thousand| histogram.tail_percentile(per_ten_thousand).is_some();
+            assert_eq!((known(9900), known(9990)), (p99, p999), "{counted}");
+        }
+        assert_eq!(histogram.tail_percentile(10_000), None, "the longest one is no percentile");
     }
 }

@@ -16,7 +16,7 @@ use rustix::thread::set_current_timer_slack;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::pace::Pace;
-use super::{BenchError, BenchPlan, BenchReport, Job};
+use super::{BenchError, BenchPlan, BenchReport, Job, Negotiated};
 use crate::bed::to_f64;
 
 /// The longest time for all sessions to come up before the load starts, whatever the limits of the sessions
@@ -135,6 +135,8 @@ struct SessionLoad<'a> {
     job: &'a Job,
     session: SessionId,
     up: usize,
+    /// What is known of the session since it was established, or established again.
+    facts: Option<Box<SessionUp>>,
     rng: Rng,
     /// The range: its first block, the blocks per command, and the number of commands that fit into it.
     first: u64,
@@ -238,6 +240,7 @@ impl<'a> Worker<'a> {
         let after = self.driver.reactor_stats();
         self.report.system_calls = calls(self.driver.engine(), &after) - calls(self.driver.engine(), &before);
         self.report.connections = self.lanes.iter().map(|lane| lane.up).sum();
+        self.report.negotiated = self.negotiated();
         self.report.engine = self.driver.engine().to_string();
         if failure.is_some() && self.report.reads.count + self.report.writes.count == 0 {
             return Err(failure.unwrap_or_else(super::died));
@@ -248,6 +251,17 @@ impl<'a> Worker<'a> {
             self.drain_and_log_out()?;
         }
         Ok(std::mem::take(&mut self.report))
+    }
+
+    /// Returns what the sessions agreed on, each different set once.
+    fn negotiated(&self) -> Vec<Negotiated> {
+        let mut all: Vec<Negotiated> = Vec::new();
+        for lane in &self.lanes {
+            let connections = self.driver.connections(lane.session).unwrap_or_default();
+            let found = lane.facts.as_ref().map(|facts| Negotiated::of(facts, connections.first()));
+            all.extend(found.filter(|found| !all.contains(found)));
+        }
+        all
     }
 
     /// Waits for the commands under way, and logs out.
@@ -445,8 +459,13 @@ impl<'a> Worker<'a> {
     fn heard(&mut self, session: SessionId, news: Event) -> Result<(), BenchError> {
         let Some(lane) = self.lanes.iter_mut().find(|lane| lane.session == session) else { return Ok(()) };
         match news {
-            // A HyperSCSI session counts as one connection, however many paths it has.
-            Event::Up(up) if matches!(*up, SessionUp::HyperScsi(_)) => lane.up = 1,
+            Event::Up(up) => {
+                // A HyperSCSI session counts as one connection, however many paths it has.
+                if matches!(*up, SessionUp::HyperScsi(_)) {
+                    lane.up = 1;
+                }
+                lane.facts = Some(up);
+            }
             Event::PathUp { path: Path::Connection { .. }, .. } => lane.up += 1,
             Event::PathDown { path: Path::Connection { .. }, .. } => lane.up = lane.up.saturating_sub(1),
             Event::Down(why) if !self.ending => {
@@ -473,6 +492,7 @@ impl<'a> SessionLoad<'a> {
             job,
             session,
             up: 0,
+            facts: None,
             rng: Rng::from_seed(plan.seed ^ (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             first: job.offset().saturating_add(from) >> shift,
             blocks: plan.block_bytes >> shift,

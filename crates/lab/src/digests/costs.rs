@@ -3,7 +3,7 @@
 use super::samples::{Cell, CellSamples, Measured, Sample};
 use crate::bed::Calibration;
 use crate::plan::Digests;
-use crate::statistics::{Change, Pairing, holm, percent_change};
+use crate::statistics::{Change, Pairing, Resolution, Series, holm, percent_change};
 
 /// The change of throughput of a workload.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ pub(super) fn throughput_costs(measured: &Measured) -> Vec<Cost> {
     let mut costs = Vec::new();
     for samples in measured.full_load() {
         for digests in [Digests::Header, Digests::Data, Digests::Both] {
-            let change = change_of(samples, digests, throughput);
+            let change = change_of(samples, digests, RATE);
             costs.extend(change.map(|change| Cost { cell: samples.cell, digests, change }));
         }
     }
@@ -31,11 +31,15 @@ pub(super) fn throughput_costs(measured: &Measured) -> Vec<Cost> {
 pub(super) fn change_of(
     samples: &CellSamples,
     digests: Digests,
-    of: impl Fn(&Sample) -> Option<f64>,
+    (of, resolution): Quantity,
 ) -> Option<Change> {
-    let (base, other) = (samples.values(Digests::None, &of), samples.values(digests, &of));
-    let complete = !base.is_empty() && base.len() == other.len();
-    complete.then(|| percent_change(&base, &other, Pairing::Paired))
+    let [base, other] = [Digests::None, digests].map(|setting| samples.values(setting, of));
+    // A percentile that some rounds lack would pair different rounds.
+    let complete = !base.is_empty() && [base.len(), other.len()] == [samples.rounds(); 2];
+    complete.then(|| {
+        let [base, other] = [&base, &other].map(|values| Series::new(values, resolution));
+        percent_change(base, other, Pairing::Paired)
+    })
 }
 
 /// Returns the change of a quantity over some workloads, and their number: each round gives the geometric
@@ -43,16 +47,21 @@ pub(super) fn change_of(
 pub(super) fn mean_change<'a>(
     workloads: impl Iterator<Item = &'a CellSamples>,
     digests: Digests,
-    of: impl Fn(&Sample) -> Option<f64> + Copy,
+    (of, resolution): Quantity,
 ) -> Option<(Change, usize)> {
     let pairs: Vec<(Vec<f64>, Vec<f64>)> = workloads
-        .map(|samples| (samples.values(Digests::None, of), samples.values(digests, of)))
-        .filter(|(base, other)| !base.is_empty() && base.len() == other.len())
+        .filter_map(|samples| {
+            let [base, other] = [Digests::None, digests].map(|setting| samples.values(setting, of));
+            let complete = !base.is_empty() && [base.len(), other.len()] == [samples.rounds(); 2];
+            complete.then_some((base, other))
+        })
         .collect();
     let rounds = pairs.iter().map(|(base, _)| base.len()).min()?;
     let base = means(pairs.iter().map(|(base, _)| base.as_slice()), rounds);
     let other = means(pairs.iter().map(|(_, other)| other.as_slice()), rounds);
-    Some((percent_change(&base, &other, Pairing::Paired), pairs.len()))
+    // Where each workload is rounded by so much, so is their mean.
+    let [base, other] = [&base, &other].map(|values| Series::new(values, resolution));
+    Some((percent_change(base, other, Pairing::Paired), pairs.len()))
 }
 
 /// Returns the geometric mean over the series, for each round.
@@ -81,3 +90,8 @@ pub(super) fn link_limit(cell: &Cell, measured: &Measured) -> Option<f64> {
 pub(super) const fn throughput(sample: &Sample) -> Option<f64> {
     Some(sample.throughput)
 }
+
+/// A quantity of a sample, and how finely it is measured.
+pub(super) type Quantity = (fn(&Sample) -> Option<f64>, Resolution);
+
+pub(super) const RATE: Quantity = (throughput, Resolution::EXACT);

@@ -6,12 +6,14 @@ mod tables;
 
 use super::Subject;
 use super::advice::{BENEFIT, advise};
-use super::costs::{Cost, link_limit, mean_change, throughput, throughput_costs};
+use super::costs::{Cost, RATE, change_of, link_limit, mean_change, throughput, throughput_costs};
 use super::plan::DigestsPlan;
-use super::samples::{Measured, Sample};
+use super::samples::{CellSamples, Measured, Sample};
 use crate::plan::{Digests, Link};
 use crate::report::caveats;
+use crate::report::doubts::{Doubts, steady_groups};
 use crate::report::{Ended, Report, SCHEMA, Section};
+use crate::rounds;
 use crate::statistics::estimate;
 use crate::text::{capitalized, cost, counted, joined, percent};
 
@@ -40,7 +42,10 @@ pub(super) fn report(run: &Run<'_>) -> Report {
         machine: Vec::new(),
         command: String::new(),
         plan: run.plan.to_toml(),
-        sections: sections(run.measured, &costs),
+        sections: sections(run.measured, &costs)
+            .into_iter()
+            .chain([rounds::section(run.plan.seed)])
+            .collect(),
         metrics: run.measured.metrics(),
     }
 }
@@ -71,6 +76,7 @@ fn sections(measured: &Measured, costs: &[Cost]) -> Vec<Section> {
     if !measured.calibrations.is_empty() {
         sections.push(Section { tables: tables::links(measured), ..section("Calibration", CALIBRATION) });
     }
+    sections.extend(measured.sessions.section());
     if !measured.not_offered.is_empty() {
         sections
             .push(Section { tables: tables::not_offered(measured), ..section("Not offered", NOT_OFFERED) });
@@ -83,8 +89,8 @@ const THROUGHPUT: &str = "The changes are the mean ratios, over the rounds, to s
      correction for the number of comparisons, at 5 %. The bare echo is the limit of the two processes and the \
      network without iSCSI: a server that answers each request of 48 bytes with a block, and a client that keeps as \
      many requests under way as the queue depth.";
-const LATENCY: &str =
-    "The latency of a command, from its submission to the arrival of its status, at the initiator.";
+const LATENCY: &str = "The latency of a command, from its submission to the arrival of its status, at the initiator. It \
+     is known to one part in 64: the upper end of a bucket of a histogram.";
 const PROCESSOR_TIME: &str = "User and system time of the whole process for each GiB of payload, reads and writes \
      together. The target's includes up to 100 µs of polling before it sleeps, which makes small loads look dear.";
 const LOWER_LOADS: &str = "An application seldom uses all of a path. Here commands come at random times (a Poisson \
@@ -104,17 +110,35 @@ const NOT_OFFERED: &str = "The target refuses these settings, so they were not m
 
 /// Answers the question, in sentences: the advice for each link, and what explains it.
 fn summary(measured: &Measured, costs: &[Cost]) -> Vec<String> {
-    let links = links(measured);
-    let mut sentences: Vec<String> = links.iter().filter_map(|link| answer(measured, *link)).collect();
+    let (steady, mut sentences) = steady(measured);
+    let links = links(&steady);
+    sentences.extend(links.iter().filter_map(|link| answer(&steady, *link)));
     if sentences.is_empty() {
         sentences.push(without_answer(measured));
     }
     sentences.push(BENEFIT.to_owned());
-    sentences.extend(worst(costs));
-    sentences.extend(links.iter().filter_map(|link| lower_loads::answer(measured, *link)));
-    sentences.extend(limited(measured));
-    sentences.extend(processor_time(measured));
+    sentences.extend(worst(costs, &steady));
+    sentences.extend(links.iter().filter_map(|link| lower_loads::answer(&steady, *link)));
+    sentences.extend(limited(&steady));
+    sentences.extend(processor_time(&steady));
     sentences
+}
+
+/// Returns what the summary may use, and the sentences in place of the headlines of the rest. Lower loads are
+/// a share of the full load, so they need a steady one.
+fn steady(measured: &Measured) -> (Measured, Vec<String>) {
+    let (full, mut withheld) = steady_groups(links(measured), |link| (place(*link), doubts(measured, *link)));
+    let has_lower = |link: &Link| measured.lower_loads().any(|samples| samples.cell.link == *link);
+    let (lower, of_lower) = steady_groups(full.iter().copied().filter(has_lower), |link| {
+        (format!("lower loads on {}", place(*link)), lower_loads::doubts(measured, *link))
+    });
+    withheld.extend(of_lower);
+    let is_steady = |samples: &&CellSamples| {
+        let links = if samples.cell.is_full_load() { &full } else { &lower };
+        links.contains(&samples.cell.link)
+    };
+    let cells = measured.cells.iter().filter(is_steady).cloned().collect();
+    (Measured { cells, ..measured.clone() }, withheld)
 }
 
 /// Returns the links in the order of the plan.
@@ -132,11 +156,42 @@ fn links(measured: &Measured) -> Vec<Link> {
 const STRONGEST: [(Digests, &str); 3] =
     [(Digests::Both, "both digests"), (Digests::Data, "data digests"), (Digests::Header, "header digests")];
 
+/// Returns what speaks against a mean over the workloads on a link: every digest is more work than none.
+fn doubts(measured: &Measured, link: Link) -> Doubts {
+    let mut doubts = Doubts::default();
+    let on_link = || measured.full_load().filter(|samples| samples.cell.link == link);
+    for samples in on_link() {
+        let workload = format!("{}, {}", samples.cell.workload(), samples.cell.path());
+        let rounds = samples.values(Digests::None, throughput);
+        doubts.look_at_base(|| format!("a session without digests ({workload})"), &rounds);
+        for (digests, name) in STRONGEST {
+            if let Some(change) = change_of(samples, digests, RATE) {
+                doubts.add_cost(format!("{name} than none ({workload})"), change);
+            }
+        }
+    }
+    for (digests, name) in STRONGEST {
+        if let Some((change, count)) = mean_change(on_link(), digests, RATE).filter(|(_, count)| *count > 1) {
+            doubts
+                .add_cost(format!("{name} than none in the mean of {}", counted(count, "workload")), change);
+        }
+    }
+    doubts
+}
+
+fn place(link: Link) -> String {
+    match link {
+        Link::AsItIs => "this path".to_owned(),
+        Link::Unshaped => "a link without a rate limit".to_owned(),
+        Link::Shaped(_) => format!("a link of {}", link.name()),
+    }
+}
+
 /// Gives advice for a link, and tells what both digests, or the strongest setting that was measured, cost.
 fn answer(measured: &Measured, link: Link) -> Option<String> {
     let on_link = || measured.full_load().filter(|samples| samples.cell.link == link);
     let (name, change, count) = STRONGEST.into_iter().find_map(|(digests, name)| {
-        mean_change(on_link(), digests, throughput).map(|(change, count)| (name, change, count))
+        mean_change(on_link(), digests, RATE).map(|(change, count)| (name, change, count))
     })?;
     let place = match link {
         Link::AsItIs => "On this path".to_owned(),
@@ -162,18 +217,22 @@ fn without_answer(measured: &Measured) -> String {
     }
 }
 
-/// Names the workload that digests cost most.
-fn worst(costs: &[Cost]) -> Option<String> {
-    let significant = costs.iter().filter(|cost| cost.change.significant && cost.change.percent < 0.0);
+/// Names the workload that digests cost most, of those that headlines may use.
+fn worst(costs: &[Cost], steady: &Measured) -> Option<String> {
+    let is_steady = |cost: &&Cost| steady.cells.iter().any(|samples| samples.cell == cost.cell);
+    let usable = || costs.iter().filter(is_steady);
+    let is_whole = usable().count() == costs.len();
+    let of = if is_whole { "" } else { " on the links that were steady" };
+    let significant = usable().filter(|cost| cost.change.significant && cost.change.percent < 0.0);
     let Some(worst) = significant.min_by(|a, b| a.change.percent.total_cmp(&b.change.percent)) else {
-        let none = "No single workload shows a cost that is larger than chance explains.";
-        return (!costs.is_empty()).then(|| none.to_owned());
+        let none = format!("No single workload{of} shows a cost that is larger than chance explains.");
+        return usable().next().is_some().then_some(none);
     };
     let (path, workload) = (worst.cell.path(), worst.cell.workload());
     let digests = STRONGEST.into_iter().find(|(digests, _)| *digests == worst.digests);
     let digests = digests.map_or(worst.digests.name(), |(_, name)| name);
     let cost = cost(&worst.change);
-    Some(format!("The highest cost of a single workload is {cost}: {workload}, {path}, {digests}."))
+    Some(format!("The highest cost of a single workload{of} is {cost}: {workload}, {path}, {digests}."))
 }
 
 /// Tells where the link, and not the digests, limits the throughput.
@@ -230,7 +289,7 @@ pub(super) fn caveats(subject: &Subject, measured: &Measured) -> Vec<String> {
     }
     caveats.extend(lower_loads::caveat(measured));
     caveats.extend(caveats::connections_lost(measured.connections_lost));
-    let rounds = measured.cells.iter().map(super::samples::CellSamples::rounds).max().unwrap_or(0);
+    let rounds = measured.cells.iter().map(CellSamples::rounds).max().unwrap_or(0);
     caveats.extend(caveats::few_rounds(rounds));
     caveats.extend(caveats::debug_build());
     caveats

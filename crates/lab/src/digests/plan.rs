@@ -46,7 +46,7 @@ pub struct DigestsPlan {
     pub load: Vec<u32>,
     /// The rate of the link: `unshaped`, or bits per second such as `1G`.
     pub link: Vec<Link>,
-    /// The seed of addresses and data.
+    /// The seed of addresses, data and the order of the contestants.
     pub seed: u64,
 }
 

@@ -4,13 +4,11 @@ use std::time::Duration;
 
 use crate::bed::{Calibration, Echo, LinkPlan, to_f64};
 use crate::bench::BenchReport;
+use crate::report::negotiated::Sessions;
 use crate::report::{Better, Metric};
 
 use super::plan::{DigestsPlan, LOAD_FULL};
 use crate::plan::{Digests, Link, Mix, size_text};
-
-/// With fewer commands, the 99.9th percentile is the longest latency.
-const COMMANDS_MIN_FOR_P999: u64 = 1000;
 
 /// A workload on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +30,9 @@ pub(super) struct Sample {
     pub(super) throughput: f64,
     /// Commands per second.
     pub(super) iops: f64,
-    /// Latencies in microseconds.
+    /// Latencies in microseconds; percentiles near the end need many commands.
     pub(super) p50: f64,
-    pub(super) p99: f64,
+    pub(super) p99: Option<f64>,
     pub(super) p999: Option<f64>,
     /// Processor seconds per GiB.
     pub(super) initiator_cpu: f64,
@@ -69,6 +67,8 @@ pub(super) struct Measured {
     /// The settings that the target does not offer, and what it answered.
     pub(super) not_offered: Vec<(Digests, String)>,
     pub(super) calibrations: Vec<(LinkPlan, Calibration)>,
+    /// What the sessions with each setting agreed on.
+    pub(super) sessions: Sessions,
     /// The I/O engine of the initiator.
     pub(super) engine: String,
     /// Connections that were lost and established again.
@@ -147,19 +147,20 @@ impl Sample {
     /// commands, warm-up included. Returns none if no command ended.
     pub(super) fn of(report: &BenchReport, block: u32, target: Option<Duration>) -> Option<Self> {
         let total = report.total();
-        if total.count == 0 || report.seconds <= 0.0 {
+        if total.count == 0 || report.bytes_moved <= 0.0 || report.seconds <= 0.0 {
             return None;
         }
-        let us = |per_ten_thousand| total.latency.percentile(per_ten_thousand).as_secs_f64() * 1e6;
-        let gib = |commands: u64| to_f64(commands) * f64::from(block) / f64::from(1 << 30);
+        let us = |span: Duration| span.as_secs_f64() * 1e6;
+        let gib = |bytes: f64| bytes / f64::from(1 << 30);
         Some(Self {
-            throughput: to_f64(total.bytes) / report.seconds / 1e6,
-            iops: to_f64(total.count) / report.seconds,
-            p50: us(5000),
-            p99: us(9900),
-            p999: (total.count >= COMMANDS_MIN_FOR_P999).then(|| us(9990)),
-            initiator_cpu: report.cpu_s / gib(total.count),
-            target_cpu: target.map(|spent| spent.as_secs_f64() / gib(report.commands)),
+            throughput: report.bytes_moved / report.seconds / 1e6,
+            iops: report.bytes_moved / f64::from(block) / report.seconds,
+            p50: us(total.latency.percentile(5000)),
+            p99: total.latency.tail_percentile(9900).map(us),
+            p999: total.latency.tail_percentile(9990).map(us),
+            initiator_cpu: report.cpu_s / gib(report.bytes_moved),
+            target_cpu: target
+                .map(|spent| spent.as_secs_f64() / gib(to_f64(report.commands) * f64::from(block))),
             offered: Offered::of(report, block),
         })
     }
@@ -183,7 +184,7 @@ const QUANTITIES: [Quantity; 8] = [
     ("throughput", "MB/s", Better::Higher, |sample| Some(sample.throughput)),
     ("commands", "1/s", Better::Higher, |sample| Some(sample.iops)),
     ("latency, median", "µs", Better::Lower, |sample| Some(sample.p50)),
-    ("latency, 99th percentile", "µs", Better::Lower, |sample| Some(sample.p99)),
+    ("latency, 99th percentile", "µs", Better::Lower, |sample| sample.p99),
     ("latency, 99.9th percentile", "µs", Better::Lower, |sample| sample.p999),
     ("processor time of the initiator", "s/GiB", Better::Lower, |sample| Some(sample.initiator_cpu)),
     ("processor time of the target", "s/GiB", Better::Lower, |sample| sample.target_cpu),
@@ -240,6 +241,7 @@ impl Measured {
                             unit: unit.to_owned(),
                             better,
                             samples: values,
+                            resolution: None,
                         });
                     }
                 }
@@ -252,6 +254,7 @@ impl Measured {
                     unit: "MB/s".to_owned(),
                     better: Better::Neither,
                     samples: vec![rate],
+                    resolution: None,
                 });
             }
         }

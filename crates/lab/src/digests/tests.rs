@@ -38,7 +38,7 @@ fn samples(plan: &DigestsPlan, costs: &[(Digests, f64)], seed: u64) -> Measured 
                     throughput,
                     iops: throughput * 1e6 / f64::from(cell.block),
                     p50: 1e4 / throughput,
-                    p99: 2e4 / throughput,
+                    p99: Some(2e4 / throughput),
                     p999: None,
                     initiator_cpu: 0.5 + cost / 100.0,
                     target_cpu: (plan.link != [Link::AsItIs]).then_some(0.4 + cost / 100.0),
@@ -251,4 +251,60 @@ fn a_load_that_was_not_reached_is_named() {
     let caveats = findings::caveats(&bed(), &measured);
     let caveat = caveats.iter().find(|text| text.contains("was not reached in 1 case")).unwrap();
     assert!(caveat.contains("digests: data: only 90 % of the commands"), "{caveat}");
+}
+
+#[test]
+fn a_base_that_is_not_steady_gives_no_headline() {
+    let plan = plan(GBIT);
+    let mut measured = samples(&plan, &OF_ALL, 15);
+    measured.cells[0].settings.iter_mut().for_each(|(_, list)| list[4].throughput /= 1.9);
+    let report = report_of(&plan, &measured);
+    check_form(&report);
+    let lead = &report.summary[0];
+    assert!(lead.starts_with("This run gives no headline for a link of 1 Gbit/s, "), "{lead}");
+    assert!(!report.summary.iter().any(|text| text.contains("use both digests")), "{:?}", report.summary);
+}
+
+#[test]
+fn a_link_that_is_not_steady_names_no_highest_cost() {
+    let plan = DigestsPlan { link: vec![GBIT, Link::Unshaped], ..plan(GBIT) };
+    let mut measured = samples(&plan, &OF_ALL, 16);
+    // The highest cost is on the link whose base varies, with another workload.
+    let unshaped = measured.cells.iter_mut().filter(|samples| samples.cell.link == Link::Unshaped);
+    for (at, samples) in unshaped.enumerate() {
+        for (digests, list) in &mut samples.settings {
+            if at == 0 {
+                list[4].throughput /= 1.9;
+            } else if *digests == Digests::Both {
+                list.iter_mut().for_each(|sample| sample.throughput *= 0.5);
+            }
+        }
+    }
+    let worst =
+        throughput_costs(&measured).into_iter().min_by(|a, b| a.change.percent.total_cmp(&b.change.percent));
+    assert!(worst.is_some_and(|worst| worst.cell.link == Link::Unshaped && worst.change.significant));
+    let report = report_of(&plan, &measured);
+    check_form(&report);
+    let highest = report.summary.iter().find(|text| text.starts_with("The highest cost")).unwrap();
+    let start = "The highest cost of a single workload on the links that were steady is ";
+    assert!(highest.starts_with(start) && highest.contains("1 Gbit/s, MTU 1500"), "{highest}");
+    // None is left of a run in which no link was steady.
+    for samples in &mut measured.cells {
+        samples.settings.iter_mut().for_each(|(_, list)| list[2].throughput /= 1.9);
+    }
+    let summary = report_of(&plan, &measured).summary;
+    let has = |text: &str| summary.iter().any(|sentence| sentence.contains(text));
+    assert!(!has("single workload") && !has("processor time") && !has("link is the limit"), "{summary:?}");
+}
+
+#[test]
+fn latencies_that_are_not_steady_give_no_headline_of_lower_loads() {
+    let plan = DigestsPlan { load: vec![60, 100], ..plan(GBIT) };
+    let mut measured = samples(&plan, &OF_ALL, 17);
+    let lower = measured.cells.iter_mut().find(|samples| !samples.cell.is_full_load()).unwrap();
+    lower.settings.iter_mut().for_each(|(_, list)| list[4].p50 *= 1.9);
+    let summary = report_of(&plan, &measured).summary;
+    let has = |text: &str| summary.iter().any(|sentence| sentence.contains(text));
+    assert!(has("This run gives no headline for lower loads on a link of 1 Gbit/s, "), "{summary:?}");
+    assert!(!has("If an application uses only") && has("On a link of 1 Gbit/s: use both"), "{summary:?}");
 }

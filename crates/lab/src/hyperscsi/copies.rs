@@ -158,6 +158,13 @@ impl CopySamples {
         self.shares(carrier, direction, |local| local.min(link))
     }
 
+    /// Returns for each round what the slower of the local disk and the link allows.
+    pub(super) fn allowed(&self, direction: Direction) -> Vec<f64> {
+        let link = self.cell.link_bound().unwrap_or(f64::INFINITY);
+        let local = self.values(Carrier::Local, direction, |sample| Some(sample.throughput));
+        local.into_iter().map(|local| local.min(link)).collect()
+    }
+
     fn shares(&self, carrier: Carrier, direction: Direction, base: impl Fn(f64) -> f64) -> Vec<f64> {
         let [local, remote] = [Carrier::Local, carrier]
             .map(|one| self.values(one, direction, |sample| Some(sample.throughput)));
@@ -208,6 +215,7 @@ impl Copies {
                             unit: unit.to_owned(),
                             better,
                             samples: values,
+                            resolution: None,
                         });
                     }
                 }

@@ -1,6 +1,6 @@
 //! The report: what the samples mean.
 
-mod copies;
+pub(super) mod copies;
 mod tables;
 
 use super::plan::HyperScsiPlan;
@@ -8,7 +8,9 @@ use super::samples::{Cell, CellSamples, Disturbance, Measured, Protocol, Sample}
 use crate::plan::Link;
 use crate::report::caveats;
 use crate::report::cells::bars as report_bars;
+use crate::report::doubts::{Doubts, steady_groups};
 use crate::report::{Axis, Ended, Plot, PlotKind, Point, Report, SCHEMA, Section, Series};
+use crate::rounds;
 use crate::statistics::{Change, Pairing, estimate, holm, percent_change};
 use crate::text::counted;
 
@@ -35,7 +37,7 @@ pub(super) fn report(plan: &HyperScsiPlan, measured: &Measured, ended: &Ended) -
         machine: Vec::new(),
         command: String::new(),
         plan: plan.to_toml(),
-        sections: sections(measured, &comparisons),
+        sections: sections(measured, &comparisons).into_iter().chain([rounds::section(plan.seed)]).collect(),
         metrics: measured.metrics(),
     }
 }
@@ -103,20 +105,73 @@ fn median(samples: &CellSamples, protocol: Protocol, of: impl Fn(&Sample) -> Opt
 
 /// Answers the question, in sentences.
 fn summary(measured: &Measured, comparisons: &[Comparison]) -> Vec<String> {
-    let mut sentences: Vec<String> =
-        links(measured).into_iter().filter_map(|link| answer(measured, link)).collect();
+    let (steady, mut sentences, of_disturbed) = steady(measured);
+    let is_steady = sentences.is_empty();
+    sentences.extend(links(&steady).into_iter().filter_map(|link| answer(&steady, link)));
     if sentences.is_empty() {
         sentences.push("The run ended before anything could be compared.".to_owned());
     } else {
         sentences.push(WHAT_IS_WHAT.to_owned());
     }
-    sentences.extend(score(comparisons));
-    sentences.extend(bound(measured));
-    sentences.extend(processor_time(measured));
-    sentences.extend(beside_others(measured));
-    sentences.extend(disturbed(measured));
+    sentences.extend(score(comparisons, &steady));
+    sentences.extend(bound(&steady));
+    if is_steady {
+        // Means over all links.
+        sentences.extend(processor_time(&steady));
+        sentences.extend(beside_others(&steady));
+    }
+    sentences.extend(of_disturbed);
+    sentences.extend(disturbed(&steady));
     sentences.extend(copies::summary(&measured.copies));
     sentences
+}
+
+/// A kind of disturbance: what a headline of it is about, and its strength.
+type Kind = (&'static str, fn(Disturbance) -> Option<f64>);
+
+const LOST: Kind = ("lost frames", |disturbance| match disturbance {
+    Disturbance::Loss(percent) => Some(percent),
+    _ => None,
+});
+
+const SHARED: Kind = ("other traffic", |disturbance| match disturbance {
+    Disturbance::Traffic(percent) => Some(f64::from(percent)),
+    _ => None,
+});
+
+/// Returns the workloads that the summary may use, and the sentences in place of the headlines of the others:
+/// of links, and of disturbances.
+fn steady(measured: &Measured) -> (Measured, Vec<String>, Vec<String>) {
+    let (of_links, withheld) = steady_groups(links(measured), |link| {
+        let place = match link {
+            Link::Shaped(_) => format!("a link of {}", link.name()),
+            Link::Unshaped | Link::AsItIs => "a link without a rate limit".to_owned(),
+        };
+        (place, doubts(measured, *link))
+    });
+    let (kinds, of_disturbed) =
+        steady_groups([LOST, SHARED], |(about, kind)| ((*about).to_owned(), doubts_of(measured, *kind)));
+    let is_steady = |cell: &Cell| match cell.disturbance {
+        Disturbance::None => of_links.contains(&cell.link),
+        disturbance => kinds.iter().any(|(_, kind)| kind(disturbance).is_some()),
+    };
+    let cells = measured.cells.iter().filter(|samples| is_steady(&samples.cell)).cloned().collect();
+    (Measured { cells, ..measured.clone() }, withheld, of_disturbed)
+}
+
+/// Returns what speaks against shares of the rates that a disturbance of no strength leaves.
+fn doubts_of(measured: &Measured, kind: impl Fn(Disturbance) -> Option<f64>) -> Doubts {
+    let mut doubts = Doubts::default();
+    for samples in measured.cells.iter().filter(|samples| kind(samples.cell.disturbance) == Some(0.0)) {
+        let Cell { workload, disturbance, .. } = samples.cell;
+        for protocol in [Protocol::HyperScsi, Protocol::Iscsi] {
+            let base = || {
+                format!("{} ({workload}, {}, {})", protocol.name(), samples.cell.path(), disturbance.name())
+            };
+            doubts.look_at_base(base, &samples.values(protocol, throughput));
+        }
+    }
+    doubts
 }
 
 const WHAT_IS_WHAT: &str = "HyperSCSI carries SCSI commands in Ethernet frames, without IP and TCP, and always with a \
@@ -132,6 +187,36 @@ fn links(measured: &Measured) -> Vec<Link> {
     }
     links
 }
+
+/// Returns what speaks against a mean over the workloads on a link. Digests and encryption are more work than
+/// the same protocol without.
+fn doubts(measured: &Measured, link: Link) -> Doubts {
+    let mut doubts = Doubts::default();
+    let undisturbed = measured.cells.iter().filter(|samples| samples.cell.disturbance.is_none());
+    let on_link = undisturbed.filter(|samples| samples.cell.link == link);
+    for samples in on_link.clone() {
+        let workload = format!("{}, {}", samples.cell.workload, samples.cell.path());
+        for base in [Protocol::Iscsi, Protocol::IscsiDigests] {
+            let rounds = samples.values(base, throughput);
+            doubts.look_at_base(|| format!("{} ({workload})", base.name()), &rounds);
+        }
+    }
+    for (less, more) in MORE_WORK {
+        for samples in on_link.clone() {
+            let one = std::iter::once(samples);
+            if let Some((change, _)) = change_over(one, (less, more), throughput) {
+                let (cell, names) = (samples.cell, (more.name(), less.name()));
+                let name = format!("{} than {} ({}, {})", names.0, names.1, cell.workload, cell.path());
+                doubts.add_cost(name, change);
+            }
+        }
+    }
+    doubts
+}
+
+/// Protocols of which the second does what the first does, and more.
+const MORE_WORK: [(Protocol, Protocol); 2] =
+    [(Protocol::Iscsi, Protocol::IscsiDigests), (Protocol::HyperScsi, Protocol::Encrypted)];
 
 /// Compares the protocols on a link.
 fn answer(measured: &Measured, link: Link) -> Option<String> {
@@ -177,18 +262,18 @@ fn against(change: &Change, base: &str) -> String {
 /// The widest interval, in percent, of an insignificant change that shows that two values are alike.
 const ALIKE_MAX: f64 = 10.0;
 
-/// Counts the workloads that each protocol wins.
-fn score(comparisons: &[Comparison]) -> Option<String> {
-    let plain: Vec<&Change> = comparisons
-        .iter()
-        .filter(|comparison| comparison.base == Protocol::Iscsi)
-        .map(|comparison| &comparison.change)
-        .collect();
+/// Counts the workloads that each protocol wins, of those that headlines may use.
+fn score(comparisons: &[Comparison], steady: &Measured) -> Option<String> {
+    let is_steady = |cell: &Cell| steady.cells.iter().any(|samples| samples.cell == *cell);
+    let all = || comparisons.iter().filter(|comparison| comparison.base == Protocol::Iscsi);
+    let plain: Vec<&Change> =
+        all().filter(|found| is_steady(&found.cell)).map(|comparison| &comparison.change).collect();
+    let of = if plain.len() == all().count() { "" } else { " on the links that were steady" };
     let won =
         |sign: f64| plain.iter().filter(|change| change.significant && change.percent * sign > 0.0).count();
     (!plain.is_empty()).then(|| {
         format!(
-            "HyperSCSI is significantly faster than iSCSI without digests in {} of {} workloads, and slower in {}.",
+            "HyperSCSI is significantly faster than iSCSI without digests in {} of {} workloads{of}, and slower in {}.",
             won(1.0),
             plain.len(),
             won(-1.0)
@@ -262,20 +347,12 @@ fn processor_time(measured: &Measured) -> Option<String> {
 
 /// Tells how much of its rate each protocol keeps under the worst loss and the most other traffic.
 fn disturbed(measured: &Measured) -> Vec<String> {
-    let loss = |disturbance| match disturbance {
-        Disturbance::Loss(percent) => Some(percent),
-        _ => None,
-    };
-    let traffic = |disturbance| match disturbance {
-        Disturbance::Traffic(percent) => Some(f64::from(percent)),
-        _ => None,
-    };
-    let lost = keeps(measured, loss).map(|(percent, [ours, theirs])| {
+    let lost = keeps(measured, LOST.1).map(|(percent, [ours, theirs])| {
         format!(
             "If {percent} % of the frames are lost, HyperSCSI keeps {ours:.0} % of its rate, and iSCSI {theirs:.0} %."
         )
     });
-    let shared = keeps(measured, traffic).map(|(percent, [ours, theirs])| {
+    let shared = keeps(measured, SHARED.1).map(|(percent, [ours, theirs])| {
         format!(
             "Beside other traffic of {percent} % of the link, HyperSCSI keeps {ours:.0} % of its rate, and iSCSI \
              {theirs:.0} %."
@@ -304,14 +381,8 @@ fn sections(measured: &Measured, comparisons: &[Comparison]) -> Vec<Section> {
         text: vec![text.to_owned()],
         ..Section::default()
     };
-    let loss = |cell: &Cell| match cell.disturbance {
-        Disturbance::Loss(percent) => Some(percent),
-        _ => None,
-    };
-    let traffic = |cell: &Cell| match cell.disturbance {
-        Disturbance::Traffic(percent) => Some(f64::from(percent)),
-        _ => None,
-    };
+    let loss = |cell: &Cell| LOST.1(cell.disturbance);
+    let traffic = |cell: &Cell| SHARED.1(cell.disturbance);
     let mut sections = vec![
         Section {
             tables: tables::throughput(measured, comparisons),
@@ -340,6 +411,7 @@ fn sections(measured: &Measured, comparisons: &[Comparison]) -> Vec<Section> {
     sections.extend(copies::section(&measured.copies));
     sections.push(Section { tables: tables::bounds(measured), ..section("Calibration", CALIBRATION) });
     sections.push(Section { tables: tables::published(measured), ..section("Published figures", PUBLISHED) });
+    sections.extend(measured.sessions.section());
     sections.push(Section { tables: tables::absent(measured), ..section("Not measured", ABSENT) });
     sections
 }
@@ -416,8 +488,8 @@ const ENCRYPTED: &str = "The same disk by a group with a password: every frame i
 const AOE: &str = "Debian's vblade serves a disk in memory, with 64 buffers, and a client of this program reads and writes \
      it, which does what Linux's driver does. The change is that of the throughput from HyperSCSI to ATA over Ethernet. \
      Frames have no checksum but that of Ethernet, and a write is acknowledged when vblade has written it to its file.";
-const LATENCY: &str =
-    "The latency of a command, from its submission to the arrival of its status, at the initiator.";
+const LATENCY: &str = "The latency of a command, from its submission to the arrival of its status, at the initiator. It \
+     is known to one part in 64: the upper end of a bucket of a histogram.";
 const COSTS: &str = "For each 10⁹ bytes of payload, both ends together. Packets are those that the two virtual \
      interfaces sent: on a link without a rate limit TCP's are up to 64 KiB long, as with an adapter that segments by itself. A \
      virtual interface raises no interrupts, so that there are none to count; packets and voluntary context switches \

@@ -14,7 +14,7 @@ use super::copies::{CopyFolder, CopyStage};
 use super::plan::{HyperScsiPlan, STRIPE_LUNS, Workload};
 use super::samples::{Bounds, Cell, Disturbance, Protocol, Sample};
 use crate::bed::{Bed, LinkPlan, OtherTraffic, Relay, frame_rate, is_not_permitted, packets_sent, to_f64};
-use crate::bench::{BenchPlan, BenchReport, Job};
+use crate::bench::{BenchPlan, BenchReport, Job, Negotiated};
 use crate::client_load::{self, seconds};
 use crate::experiment::LabError;
 use crate::target_process::{ServedTarget, TargetProcess, encrypted_group, voluntary_switches};
@@ -74,6 +74,7 @@ pub(super) struct Found {
     pub(super) sample: Sample,
     pub(super) connections_lost: u64,
     pub(super) engine: String,
+    pub(super) negotiated: Vec<Negotiated>,
 }
 
 impl TestPaths {
@@ -263,7 +264,8 @@ impl TestPath {
         }
         let sample = sample(&report, &spent, cell.workload, traffic);
         let sample = sample.ok_or_else(|| self.failed("no command ended within the measurement"))?;
-        Ok(Some(Found { sample, connections_lost: report.connections_lost, engine: report.engine }))
+        let BenchReport { connections_lost, engine, negotiated, .. } = report;
+        Ok(Some(Found { sample, connections_lost, engine, negotiated }))
     }
 
     /// Measures a workload over ATA over Ethernet.
@@ -301,7 +303,7 @@ impl TestPath {
         let sample = sample(&report, &spent, cell.workload, None);
         let sample =
             sample.ok_or_else(|| LabError::Target("no command ended within the measurement".to_owned()))?;
-        Ok(Some(Found { sample, connections_lost: 0, engine: String::new() }))
+        Ok(Some(Found { sample, connections_lost: 0, engine: String::new(), negotiated: Vec::new() }))
     }
 
     /// Returns what a target of this host and the initiator used so far.
@@ -363,13 +365,11 @@ fn sample(report: &BenchReport, spent: &Counts, workload: Workload, traffic: Opt
     if report.commands == 0 || report.bytes_moved <= 0.0 || report.seconds <= 0.0 {
         return None;
     }
-    let us = |per_ten_thousand| {
-        (total.count > 0).then(|| total.latency.percentile(per_ten_thousand).as_secs_f64() * 1e6)
-    };
+    let us = |span: Duration| span.as_secs_f64() * 1e6;
     Some(Sample {
         throughput: report.bytes_moved / report.seconds / 1e6,
-        p50: us(5000),
-        p99: us(9900),
+        p50: (total.count > 0).then(|| us(total.latency.percentile(5000))),
+        p99: total.latency.tail_percentile(9900).map(us),
         processor: report.cpu_s / (report.bytes_moved / 1e9) + spent.target.as_secs_f64() / gb,
         switches: to_f64(spent.switches) / gb,
         packets: to_f64(spent.packets) / gb,

@@ -52,7 +52,7 @@ pub struct HyperScsiPlan {
     pub encrypt: bool,
     /// Whether ATA over Ethernet is measured too, without a disturbance and without a stripe.
     pub aoe: bool,
-    /// The seed of addresses, data and losses.
+    /// The seed of addresses, data, losses and the order of the contestants.
     pub seed: u64,
 }
 

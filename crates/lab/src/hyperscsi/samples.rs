@@ -2,6 +2,7 @@
 
 use crate::bed::{BareFrames, Calibration, LinkPlan, to_f64};
 use crate::plan::Link;
+use crate::report::negotiated::Sessions;
 use crate::report::{Better, Metric};
 
 use super::copies::Copies;
@@ -47,7 +48,7 @@ pub(super) struct Cell {
 pub(super) struct Sample {
     /// MB/s, a million bytes.
     pub(super) throughput: f64,
-    /// Latencies in microseconds; none if no command ended in the measurement.
+    /// Latencies in microseconds; none if too few commands ended in the measurement.
     pub(super) p50: Option<f64>,
     pub(super) p99: Option<f64>,
     /// Processor seconds of both ends per GB.
@@ -85,6 +86,8 @@ pub(super) struct Bounds {
 pub(super) struct Measured {
     pub(super) cells: Vec<CellSamples>,
     pub(super) bounds: Vec<Bounds>,
+    /// What the sessions over each protocol agreed on.
+    pub(super) sessions: Sessions,
     /// The I/O engine of the initiator.
     pub(super) engine: String,
     /// Connections that were lost and established again.
@@ -256,6 +259,7 @@ impl Measured {
                             unit: unit.to_owned(),
                             better,
                             samples: values,
+                            resolution: None,
                         });
                     }
                 }

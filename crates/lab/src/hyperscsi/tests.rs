@@ -100,7 +100,8 @@ fn the_report_tells_loss_other_traffic_and_what_is_absent() {
     let copied = report.summary.iter().find(|text| text.starts_with("Copies of 2 files of 16M")).unwrap();
     assert!(copied.contains("reach 90 % over HyperSCSI and 82 % over iSCSI"), "{copied}");
     let section = report.sections.iter().find(|section| section.title == "Copies of files").unwrap();
-    assert_eq!((section.tables.len(), section.plots.len()), (2, 1));
+    assert_eq!((section.tables.len(), section.plots.len()), (3, 1));
+    assert!(section.tables[2].caption.starts_with("Changes of the throughput of copies"), "by the rounds");
     let nfs = &section.tables[0].rows[3];
     assert!(nfs[1..].iter().all(|cell| matches!(cell, TableCell::Absent(_))), "NFS has no samples, not zero");
     assert_eq!(HyperScsiPlan::parse(&report.plan).unwrap(), plan);
@@ -162,4 +163,68 @@ fn encryption_and_ata_over_ethernet_stand_beside_hyperscsi() {
     let reason = TableCell::Absent("it failed with something".to_owned());
     assert!(absent.tables[0].rows.iter().any(|row| row[1] == reason));
     assert!(measured.cells.iter().all(|cell| cell.rounds() == 9));
+}
+
+#[test]
+fn a_base_that_is_not_steady_gives_no_headline() {
+    let plan = HyperScsiPlan::quick();
+    let mut measured = samples(&plan, 3.0, 8);
+    measured.cells[0].contestants.iter_mut().for_each(|(_, list)| list[1].throughput /= 2.0);
+    let report = report(&plan, &measured, &Ended::Complete);
+    check_form(&report);
+    let link = measured.cells[0].cell.link.name();
+    let lead = &report.summary[0];
+    assert!(lead.starts_with(&format!("This run gives no headline for a link of {link}, ")), "{lead}");
+    let answer = format!("On a link of {link} HyperSCSI moves");
+    assert!(!report.summary.iter().any(|text| text.starts_with(&answer)), "{:?}", report.summary);
+    assert!(!report.summary.iter().any(|text| text.starts_with("Processor time of both ends")), "all links");
+}
+
+#[test]
+fn what_is_not_steady_has_no_part_in_counts_and_shares() {
+    let plan = HyperScsiPlan { rounds: 9, ..HyperScsiPlan::quick() };
+    let mut measured = samples(&plan, 3.0, 9);
+    let has = |measured: &Measured, text: &str| {
+        report(&plan, measured, &Ended::Complete).summary.iter().any(|sentence| sentence.contains(text))
+    };
+    assert!(
+        has(&measured, "in 9 of 9 workloads, and slower in 0") && has(&measured, "If 10 % of the frames")
+    );
+    measured.cells[0].contestants.iter_mut().for_each(|(_, list)| list[1].throughput /= 2.0);
+    assert!(has(&measured, "in 6 of 6 workloads on the links that were steady, and slower in 0"));
+    let undisturbed = |samples: &&mut CellSamples| samples.cell.disturbance == Disturbance::Loss(0.0);
+    let base = measured.cells.iter_mut().find(undisturbed).unwrap();
+    base.contestants.iter_mut().for_each(|(_, list)| list[1].throughput /= 2.0);
+    assert!(has(&measured, "This run gives no headline for lost frames, "));
+    assert!(!has(&measured, "If 10 % of the frames") && has(&measured, "Beside other traffic of 90 %"));
+}
+
+/// The rule is that of all headlines: iSCSI varies; or a copy over the network is faster than what it passes.
+#[test]
+fn copies_that_are_not_steady_give_no_headline() {
+    let plan = HyperScsiPlan::quick();
+    let whole = samples(&plan, 3.0, 10);
+    let told = |measured: &Measured| report(&plan, measured, &Ended::Complete).summary;
+    let has = |summary: &[String], text: &str| summary.iter().any(|sentence| sentence.contains(text));
+    let steady = told(&whole);
+    assert!(
+        has(&steady, "The throughput of copies over HyperSCSI") && has(&steady, "Copies of 2 files of 16M")
+    );
+    for (carrier, rates, why) in [
+        (Carrier::Iscsi, [100.0, 60.0, 100.0], "iSCSI (2 files of 16M"),
+        (Carrier::HyperScsi, [140.0, 141.0, 139.0], "HyperSCSI than the disk and the link (2 files of 16M"),
+    ] {
+        let mut measured = whole.clone();
+        for (one, lists) in measured.copies.cells.iter_mut().flat_map(|samples| &mut samples.carriers) {
+            if *one == carrier {
+                lists[0].iter_mut().zip(rates).for_each(|(sample, rate)| sample.throughput = rate);
+            }
+        }
+        let found = told(&measured);
+        assert!(
+            has(&found, "This run gives no headline for copies of 2 files of 16M (") && has(&found, why),
+            "{found:?}"
+        );
+        assert!(!has(&found, "The throughput of copies") && !has(&found, "Copies of 2 files"), "{found:?}");
+    }
 }

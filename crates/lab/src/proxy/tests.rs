@@ -74,6 +74,7 @@ fn a_pdu_with_damaged_data_and_a_damaged_digest_is_one_damaged_pdu() {
         way,
         unit,
         first_byte: 0x25,
+        task_tag: 0,
         kind,
     };
     use FaultKind::{Data, DataDigest, Header, HeaderDigest, Stall};

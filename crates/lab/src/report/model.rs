@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::statistics::Estimate;
-use crate::statistics::{null_as_nan, nulls_as_nan};
+use crate::bench::Histogram;
+pub use crate::statistics::{Estimate, Resolution};
+use crate::statistics::{Series as Samples, null_as_nan, nulls_as_nan};
 
 /// The version of the JSON form. It grows when a field changes its meaning or goes.
 pub const SCHEMA: u32 = 1;
@@ -169,6 +170,24 @@ pub struct Metric {
     /// One sample for each round, in the order of the rounds.
     #[serde(deserialize_with = "nulls_as_nan")]
     pub samples: Vec<f64>,
+    /// How finely the samples were measured, if not as finely as [`Metric::resolution`] assumes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolution: Option<Resolution>,
+}
+
+impl Metric {
+    /// Returns how finely the samples were measured. Unless the metric says so, latencies are percentiles of
+    /// a [`Histogram`], in earlier reports too, and everything else is exact.
+    pub fn resolution(&self) -> Resolution {
+        let is_latency = self.quantity.starts_with("latency");
+        let usual = if is_latency { Histogram::RESOLUTION } else { Resolution::EXACT };
+        self.resolution.unwrap_or(usual)
+    }
+
+    /// Returns the samples with their resolution.
+    pub fn measured(&self) -> Samples<'_> {
+        Samples::new(&self.samples, self.resolution())
+    }
 }
 
 /// Which values of a metric are better.

@@ -48,6 +48,7 @@ pub(super) fn report(seed: u64, rounds: usize) -> Report {
                 unit: unit.to_owned(),
                 better,
                 samples,
+                resolution: None,
             };
             metrics.push(metric("throughput", "MB/s", Better::Higher, samples(&mut rng, rate, rounds)));
             let latency = 1000.0 * 32.0 * kib / rate;

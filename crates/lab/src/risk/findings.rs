@@ -329,6 +329,7 @@ fn metrics(results: &RiskResults) -> Vec<Metric> {
             unit: String::new(),
             better,
             samples: vec![float(value)],
+            resolution: None,
         })
     };
     results.cells.iter().filter(|cell| cell.not_offered.is_none()).flat_map(of_cell).collect()

@@ -185,7 +185,7 @@ impl<'a> Lane<'a> {
         }
         let session = &mut iscsi.session;
         let address = TargetAddress::Socket(self.corrupter.address());
-        session.portals = vec![Portal { address, group: None }];
+        session.portals = vec![Portal { address }];
         let required = |on| if on { DigestPolicy::RequireCrc32c } else { DigestPolicy::RequireNone };
         session.keys.header_digest = required(combination.digests.header());
         session.keys.data_digest = required(combination.digests.data());

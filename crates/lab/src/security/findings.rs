@@ -8,7 +8,9 @@ use super::samples::{Cell, CellSamples, Measured, Sample};
 use crate::plan::Link;
 use crate::report::caveats;
 use crate::report::cells::bars as report_bars;
+use crate::report::doubts::{Doubts, steady_groups};
 use crate::report::{Axis, Ended, Plot, Report, SCHEMA, Section};
+use crate::rounds;
 use crate::statistics::{Change, Pairing, estimate, holm, percent_change};
 use crate::text::{counted, joined, percent};
 
@@ -39,7 +41,7 @@ pub(super) fn report(plan: &SecurityPlan, measured: &Measured, ended: &Ended) ->
         machine: Vec::new(),
         command: String::new(),
         plan: plan.to_toml(),
-        sections: sections(measured, &comparisons),
+        sections: sections(measured, &comparisons).into_iter().chain([rounds::section(plan.seed)]).collect(),
         metrics: measured.metrics(),
     }
 }
@@ -106,11 +108,21 @@ const fn processor(sample: &Sample) -> Option<f64> {
 /// Answers the question, in sentences: what each protection costs iSCSI, and which one to use.
 fn summary(measured: &Measured) -> Vec<String> {
     let links = links(measured);
-    let mut sentences = Vec::new();
-    for kind in [Kind::Iscsi, Kind::Socket] {
-        sentences.extend(links.iter().filter_map(|link| costs(measured, kind, *link)));
-    }
-    if sentences.is_empty() {
+    let groups =
+        [Kind::Iscsi, Kind::Socket].into_iter().flat_map(|kind| links.iter().map(move |link| (kind, *link)));
+    let (groups, withheld) = steady_groups(groups, |(kind, link)| {
+        (format!("{} on {}", kind.name(), place(*link)), doubts(measured, *kind, *link))
+    });
+    let is_steady = |samples: &&CellSamples| {
+        let Cell { access, link, .. } = samples.cell;
+        groups.iter().any(|(kind, of)| kind.has(access) && *of == link)
+    };
+    // Whatever follows compares the groups that headlines may use.
+    let cells = measured.cells.iter().filter(is_steady).cloned().collect();
+    let steady = Measured { cells, ..measured.clone() };
+    let mut sentences: Vec<String> =
+        groups.iter().filter_map(|(kind, link)| costs(&steady, *kind, *link)).collect();
+    if sentences.is_empty() && withheld.is_empty() {
         let text = if measured.cells.iter().any(|cell| cell.rounds() > 0) {
             "Nothing could be compared: the plan needs plain and another protection."
         } else {
@@ -118,9 +130,10 @@ fn summary(measured: &Measured) -> Vec<String> {
         };
         return vec![text.to_owned()];
     }
-    let answer = advice(measured, &links);
-    sentences.splice(0..0, answer);
-    sentences.extend(latency(measured));
+    // A doubt stands where the answer would.
+    let answer = advice(&steady, &links, &groups);
+    sentences.splice(0..0, withheld.into_iter().chain(answer));
+    sentences.extend(latency(&steady));
     if !measured.esp.is_empty() {
         sentences.push(format!("IPsec is {}.", measured.esp));
     }
@@ -163,10 +176,13 @@ fn on(measured: &Measured, kind: Kind, link: Link) -> impl Iterator<Item = &Cell
 }
 
 /// Says what to use: the advisable protection with the highest throughput of iSCSI, on the link where that
-/// shows most: the unshaped one if there is one.
-fn advice(measured: &Measured, links: &[Link]) -> Option<String> {
+/// shows most: the unshaped one if there is one. None if that one was not steady.
+fn advice(measured: &Measured, links: &[Link], steady: &[(Kind, Link)]) -> Option<String> {
     let link = links.iter().find(|link| **link == Link::Unshaped).or_else(|| links.last())?;
     for kind in [Kind::Iscsi, Kind::Socket] {
+        if !steady.contains(&(kind, *link)) {
+            return None;
+        }
         let change = |protection| {
             let found = mean_change(on(measured, kind, *link), [Protection::Plain, protection], throughput);
             found.map(|(change, _)| (protection, change))
@@ -190,6 +206,39 @@ fn advice(measured: &Measured, links: &[Link]) -> Option<String> {
         return Some(start + &against_plain + &next.unwrap_or_default());
     }
     None
+}
+
+/// Returns what speaks against a mean over the workloads on a link: every protection does more work than
+/// plain.
+fn doubts(measured: &Measured, kind: Kind, link: Link) -> Doubts {
+    let mut doubts = Doubts::default();
+    let protections = || Protection::ALL.into_iter().filter(|protection| *protection != Protection::Plain);
+    for samples in on(measured, kind, link) {
+        let workload = samples.cell.workload();
+        let rounds = samples.values(Protection::Plain, throughput);
+        doubts.look_at_base(|| format!("plain with {workload}"), &rounds);
+        for protection in protections() {
+            if let Some(change) = change_of(samples, Protection::Plain, protection, throughput) {
+                doubts.add_cost(format!("{} than plain with {workload}", protection.title()), change);
+            }
+        }
+    }
+    for protection in protections() {
+        let found = mean_change(on(measured, kind, link), [Protection::Plain, protection], throughput);
+        if let Some((change, count)) = found.filter(|(_, count)| *count > 1) {
+            let mean =
+                format!("{} than plain in the mean of {}", protection.title(), counted(count, "workload"));
+            doubts.add_cost(mean, change);
+        }
+    }
+    doubts
+}
+
+fn place(link: Link) -> String {
+    match link {
+        Link::Shaped(_) => format!("a link of {}", link.name()),
+        Link::Unshaped | Link::AsItIs => "an unshaped link".to_owned(),
+    }
 }
 
 /// Tells what each protection costs on a link.
@@ -292,6 +341,7 @@ fn sections(measured: &Measured, comparisons: &[Comparison]) -> Vec<Section> {
         Section { tables: tables::links(measured), ..section("Calibration", CALIBRATION) },
         Section { tables: tables::published(measured), ..section("Published figures", PUBLISHED) },
     ];
+    sections.extend(measured.sessions.section());
     if !measured.absent.is_empty() {
         sections.push(Section { tables: tables::absent(measured), ..section("Not measured", ABSENT) });
     }
@@ -336,7 +386,7 @@ const THROUGHPUT: &str = "A workload is named by what is carried, the bytes of a
 const RATIOS: &str = "The mean ratios of throughput within the rounds, in percent more or less than the protection \
      that the caption names. The last column names what is significant after Holm's correction, at 5 %.";
 const LATENCY: &str = "From the submission of a command, or from the request, to the end of its answer, with one under \
-     way.";
+     way. It is known to one part in 64: the upper end of a bucket of a histogram.";
 const PROCESSOR: &str = "For each GiB of payload: both ends together with the threads of TLS and the daemons of IPsec, \
      warm-up and login included. The kernel's own threads, which can deliver packets too, belong to no program and are \
      not counted. The kernel tells the parts of other programs than this one in hundredths of a second.";

@@ -27,7 +27,7 @@ use super::protection::{
 use super::records::RecordStream;
 use super::samples::{AbsentRow, Cell, Counted, Sample};
 use crate::bed::{Bed, Calibration, EchoPlan, Exchange, LinkPlan, TARGET_ADDRESS, echo, to_f64};
-use crate::bench::{BenchPlan, Histogram, Job};
+use crate::bench::{BenchPlan, Histogram, Job, Negotiated};
 use crate::client_load::{self, explain_rights, seconds};
 use crate::experiment::LabError;
 use crate::target_process::{PrivateDirectory, ServedTarget, SplitTime, split_time};
@@ -76,8 +76,8 @@ struct LoginFiles {
 pub(super) struct Found {
     pub(super) sample: Sample,
     pub(super) connections_lost: u64,
-    /// The I/O engine of the initiator, if it took part.
-    pub(super) engine: Option<String>,
+    /// The I/O engine of the initiator, and what its session agreed on, if it took part.
+    pub(super) session: Option<(String, Vec<Negotiated>)>,
 }
 
 impl TestPath {
@@ -191,7 +191,7 @@ impl TestPath {
             spent: self.spent(false)?.since(before),
         });
         let sample = sample.ok_or_else(nothing_ended)?;
-        Ok(Found { sample, connections_lost: 0, engine: None })
+        Ok(Found { sample, connections_lost: 0, session: None })
     }
 
     /// Returns both ends of a connection through a protection.
@@ -264,7 +264,8 @@ impl TestPath {
             spent: self.spent(true)?.since(before),
         });
         let sample = sample.ok_or_else(nothing_ended)?;
-        Ok(Found { sample, connections_lost: report.connections_lost, engine: Some(report.engine) })
+        let session = Some((report.engine, report.negotiated));
+        Ok(Found { sample, connections_lost: report.connections_lost, session })
     }
 
     fn load(
@@ -295,7 +296,8 @@ impl TestPath {
             .map_err(|why| LabError::System { what: "read the usage".to_owned(), why: why.into() })?;
         let seconds =
             |time: nix::sys::time::TimeVal| to_f64(u64::try_from(time.num_microseconds()).unwrap_or(0)) / 1e6;
-        let own = SplitTime { user: seconds(own.user_time()), system: seconds(own.system_time()) };
+        let [user, system] = [own.user_time(), own.system_time()].map(seconds);
+        let own = SplitTime { user, system, unsure: 0.0 };
         let carriers = self.tunnels.iter().flat_map(Tunnels::processes);
         let target = if with_target { self.target.processes() } else { Vec::new() };
         // A process that has ended is found by the measurement itself.

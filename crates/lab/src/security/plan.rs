@@ -45,7 +45,7 @@ pub struct SecurityPlan {
     pub link: Vec<Link>,
     /// The MTU of the link in bytes, 576 to 65535.
     pub mtu: Vec<u32>,
-    /// The seed of addresses and data.
+    /// The seed of addresses, data and the order of the contestants.
     pub seed: u64,
 }
 

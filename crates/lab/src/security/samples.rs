@@ -3,7 +3,8 @@
 use crate::bed::{Calibration, LinkPlan};
 use crate::bench::Histogram;
 use crate::plan::{Link, size_text};
-use crate::report::{Better, Metric};
+use crate::report::negotiated::Sessions;
+use crate::report::{Better, Metric, Resolution};
 use crate::target_process::SplitTime;
 
 use super::plan::{Access, SecurityPlan};
@@ -24,12 +25,14 @@ pub(super) struct Cell {
 pub(super) struct Sample {
     /// MB/s, a million bytes.
     pub(super) throughput: f64,
-    /// Latencies in microseconds; none if no command ended in the measurement.
+    /// Latencies in microseconds; none if too few commands ended in the measurement.
     pub(super) p50: Option<f64>,
     pub(super) p99: Option<f64>,
     /// Processor seconds of both ends and of the programs beside them, per GiB.
     pub(super) user: f64,
     pub(super) system: f64,
+    /// How finely these two parts are known, per GiB.
+    pub(super) part_width: f64,
 }
 
 /// What a measurement counted.
@@ -69,6 +72,8 @@ pub(super) struct Measured {
     pub(super) calibrations: Vec<(LinkPlan, Calibration)>,
     /// What carries the packets of IPsec; empty if nothing does.
     pub(super) esp: String,
+    /// What the iSCSI sessions through each protection agreed on.
+    pub(super) sessions: Sessions,
     /// The I/O engine of the initiator.
     pub(super) engine: String,
     /// Connections that were lost and established again.
@@ -115,15 +120,15 @@ impl Sample {
         if gib <= 0.0 || counted.bytes <= 0.0 || counted.seconds <= 0.0 {
             return None;
         }
-        let us = |per_ten_thousand| {
-            (counted.commands > 0).then(|| counted.latency.percentile(per_ten_thousand).as_secs_f64() * 1e6)
-        };
+        let us = |span: std::time::Duration| span.as_secs_f64() * 1e6;
+        let (is_any, latency) = (counted.commands > 0, counted.latency);
         Some(Self {
             throughput: counted.bytes / counted.seconds / 1e6,
-            p50: us(5000),
-            p99: us(9900),
+            p50: is_any.then(|| us(latency.percentile(5000))),
+            p99: latency.tail_percentile(9900).filter(|_| is_any).map(us),
             user: counted.spent.user / gib,
             system: counted.spent.system / gib,
+            part_width: 2.0 * counted.spent.unsure / gib,
         })
     }
 
@@ -181,6 +186,9 @@ impl Measured {
                     ("depth", cell.depth.to_string()),
                     ("protection", protection.name().to_owned()),
                 ];
+                // The kernel tells the user and the system part of other processes in ticks.
+                let absolute = samples.iter().map(|sample| sample.part_width).fold(0.0, f64::max);
+                let parts = Resolution { absolute, ..Resolution::EXACT };
                 for (quantity, unit, better, of) in QUANTITIES {
                     let values: Vec<f64> = samples.iter().filter_map(of).collect();
                     if values.len() == samples.len() {
@@ -193,6 +201,7 @@ impl Measured {
                             unit: unit.to_owned(),
                             better,
                             samples: values,
+                            resolution: quantity.contains("time, ").then_some(parts),
                         });
                     }
                 }

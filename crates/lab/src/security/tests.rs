@@ -29,6 +29,7 @@ fn samples(
                     p99: Some(40.0 / share),
                     user: 0.5 / share * noise.factor(0.2),
                     system: 0.5 / share * noise.factor(0.2),
+                    part_width: 0.0,
                 });
             }
         }
@@ -179,4 +180,30 @@ fn a_proxy_is_measured_with_iscsi_alone() {
     let cells = Cell::all(&plan).into_iter().map(|cell| CellSamples::new(cell, &plan, &[])).collect();
     let why = nothing_to_measure(&Measured { cells, ..Measured::default() });
     assert_eq!(why.unwrap(), "protection: a proxy carries iSCSI alone; add read or write to access");
+}
+
+/// Plain varies by a factor of 1.9 with one workload; or the AEAD digest is faster than plain.
+#[test]
+fn a_run_that_is_not_steady_gives_no_headline() {
+    let plan = SecurityPlan { rounds: 7, ..SecurityPlan::quick() };
+    let mut measured = samples(&plan, &[], share, 6);
+    let unsteady = measured.cells.iter_mut().find(|samples| samples.cell.access == Access::Read).unwrap();
+    unsteady.settings.iter_mut().for_each(|(_, list)| list[3].throughput /= 1.9);
+    let found = report(&plan, &measured, &Ended::Complete);
+    check_form(&found);
+    let lead = &found.summary[0];
+    assert!(lead.starts_with("This run gives no headline for iSCSI on an unshaped link, "), "{lead}");
+    assert!(lead.contains("plain with read 4K, depth 1 varied by a factor of 1.9"), "{lead}");
+    let has = |text: &str| found.summary.iter().any(|sentence| sentence.contains(text));
+    assert!(!has("To encrypt iSCSI here") && !has("the throughput of iSCSI by"), "{:?}", found.summary);
+    assert!(!has("The median latency (read") && has("The median latency (socket"), "{:?}", found.summary);
+    assert!(has("the throughput of a simple socket by"), "what is steady has its means: {:?}", found.summary);
+
+    let gain = |protection| if protection == Protection::AeadEncrypt { 110.0 } else { share(protection) };
+    let found = report(&plan, &samples(&plan, &[], gain, 7), &Ended::Complete);
+    let lead = &found.summary[0];
+    assert!(
+        lead.contains("more work was significantly faster than less: AEAD digest, encrypted than plain"),
+        "{lead}"
+    );
 }

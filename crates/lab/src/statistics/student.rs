@@ -1,7 +1,5 @@
 //! Student's t distribution.
 
-use super::LEVEL;
-
 /// Returns the probability that the mean of a centred distribution is at least as far from zero as `value`,
 /// given its standard error and the degrees of freedom of that error.
 pub(super) fn two_sided_p(value: f64, error: f64, freedom: f64) -> f64 {
@@ -15,18 +13,25 @@ pub(super) fn two_sided_p(value: f64, error: f64, freedom: f64) -> f64 {
     incomplete_beta(freedom / (freedom + t * t), freedom / 2.0, 0.5)
 }
 
-/// Returns the t that a centred distribution exceeds, in either direction, with a probability of [`LEVEL`].
-pub(super) fn quantile(freedom: f64) -> f64 {
-    let (mut low, mut high) = (0.0, 1e4);
+/// Returns the t that a centred distribution exceeds, in either direction, with a probability of `level`.
+pub(super) fn quantile(level: f64, freedom: f64) -> f64 {
+    let is_below = |t: f64| two_sided_p(t, 1.0, freedom) > level;
+    let (mut low, mut high) = (0.0, 1.0);
+    while is_below(high) && high < QUANTILE_MAX {
+        (low, high) = (high, 2.0 * high);
+    }
     for _ in 0..BISECTIONS {
         let middle = f64::midpoint(low, high);
-        if two_sided_p(middle, 1.0, freedom) > LEVEL { low = middle } else { high = middle }
+        if is_below(middle) { low = middle } else { high = middle }
     }
     high
 }
 
-/// Halves 1e4 down to less than 1e-10.
-const BISECTIONS: u32 = 48;
+/// Enough for a level of one in 1e12 and one degree of freedom.
+const QUANTILE_MAX: f64 = 1e13;
+
+/// Halves an interval as wide as the quantile down to the precision of the number.
+const BISECTIONS: u32 = 52;
 
 /// Returns the regularized incomplete beta function of `x`, by the continued fraction of DLMF 8.17.22.
 fn incomplete_beta(x: f64, a: f64, b: f64) -> f64 {
@@ -105,8 +110,15 @@ mod tests {
             (100_000.0, 1.959_98),
         ];
         for (freedom, t) in table {
-            let found = quantile(freedom);
+            let found = quantile(0.05, freedom);
             assert!((found - t).abs() < 1e-4, "{freedom}: {found}");
+        }
+        // Of small levels, by the closed forms for one and two degrees of freedom.
+        for level in [1e-3, 5e-5, 1e-9] {
+            let one = 1.0 / f64::tan(level * std::f64::consts::FRAC_PI_2);
+            assert!((quantile(level, 1.0) / one - 1.0).abs() < 1e-6, "{level}");
+            let two = (1.0 - level) * f64::sqrt(2.0 / (level * (2.0 - level)));
+            assert!((quantile(level, 2.0) / two - 1.0).abs() < 1e-6, "{level}");
         }
     }
 

@@ -1,64 +1,11 @@
 //! Synthetic samples whose truth is known.
 
-use base::rng::Rng;
+mod promises;
+pub(crate) mod synthetic;
 
+use self::synthetic::{Machine, bucketed, fresh_seed, seeds};
 use super::Pairing::{Independent, Paired};
 use super::*;
-
-/// A measurement on a machine: what is true, noise, and rounds that something else slows.
-struct Machine {
-    rng: Rng,
-    noise: f64,
-    /// One round in so many is 30 % slower; zero for none.
-    slow_one_in: u64,
-}
-
-impl Machine {
-    fn new(seed: u64) -> Self {
-        Self { rng: Rng::from_seed(seed), noise: 0.015, slow_one_in: 0 }
-    }
-
-    /// A number of the normal distribution, by Box and Muller.
-    fn normal(&mut self) -> f64 {
-        let mut uniform = || (self.rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
-        let (a, b) = (1.0 - uniform(), uniform());
-        (-2.0 * a.ln()).sqrt() * (std::f64::consts::TAU * b).cos()
-    }
-
-    fn slowdown(&mut self) -> f64 {
-        if self.slow_one_in > 0 && self.rng.chance(1, self.slow_one_in) { 0.7 } else { 1.0 }
-    }
-
-    fn sample(&mut self, truth: f64) -> f64 {
-        truth * (self.noise * self.normal()).exp()
-    }
-
-    /// Rounds that measure both, one right after the other.
-    fn paired(&mut self, rounds: usize, ratio: f64) -> (Vec<f64>, Vec<f64>) {
-        let round = |_| {
-            let slow = self.slowdown();
-            (slow * self.sample(500.0), slow * self.sample(500.0 * ratio))
-        };
-        (0..rounds).map(round).unzip()
-    }
-
-    fn series(&mut self, rounds: usize, truth: f64) -> Vec<f64> {
-        (0..rounds).map(|_| self.slowdown() * self.sample(truth)).collect()
-    }
-}
-
-/// A seed that differs from run to run.
-fn fresh_seed() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    u64::try_from(now.as_nanos() % u128::from(u64::MAX)).unwrap()
-}
-
-/// Fixed seeds, and one that differs from run to run.
-fn seeds() -> [u64; 3] {
-    let seeds = [1, 2, fresh_seed()];
-    println!("seeds {seeds:?}");
-    seeds
-}
 
 /// Returns in which share of the trials a change is found, and in which share the interval contains the
 /// truth.
@@ -153,7 +100,7 @@ fn one_sample_is_a_change_without_an_interval() {
         let change = percent_change(&[100.0], &[150.0], pairing);
         assert!((change.percent - 50.0).abs() < 1e-9, "{change:?}");
         assert!(change.low <= -100.0 && change.high == f64::INFINITY && !change.significant, "{change:?}");
-        assert!(percent_change(&[], &[1.0], pairing).percent.is_nan());
+        assert!(percent_change(&Vec::<f64>::new(), &[1.0], pairing).percent.is_nan());
     }
 }
 
@@ -228,4 +175,119 @@ fn holm_calls_something_significant_in_one_family_of_twenty() {
         families += u32::from(family.iter().any(|change| change.significant));
     }
     assert!(families <= 80, "seed {seed}: {families} of 1000 families");
+}
+
+#[test]
+fn synthetic_latencies_are_those_of_a_histogram() {
+    for us in [0.9, 65.535, 65.537, 100.0, 777.7, 12_345.0] {
+        let mut histogram = crate::bench::Histogram::default();
+        histogram.record(std::time::Duration::from_secs_f64(us / 1e6));
+        // The longest duration is exact.
+        histogram.record(std::time::Duration::from_secs(1000));
+        let reported = histogram.percentile(5000).as_secs_f64() * 1e6;
+        assert!((bucketed(us) - reported).abs() < 1e-6, "{us}: {} is {reported}", bucketed(us));
+    }
+}
+
+/// Two latencies on either side of the border of a bucket, with noise that is far below its width.
+#[test]
+fn a_difference_within_the_resolution_is_never_significant() {
+    let resolution = crate::bench::Histogram::RESOLUTION;
+    for pairing in [Paired, Independent] {
+        let (below, above) = ([bucketed(65.535); 9], [bucketed(65.537); 9]);
+        assert!(above[0] / below[0] > 1.01);
+        assert!(percent_change(&below, &above, pairing).significant, "as exact numbers they differ");
+        let change =
+            percent_change(Series::new(&below, resolution), Series::new(&above, resolution), pairing);
+        assert!(!change.significant && change.p == 1.0, "{change:?}");
+        assert!(change.low < 0.0 && 0.0 < change.high, "{change:?}");
+        // Without noise, a step is the width of the interval, and not nothing.
+        let same = percent_change(Series::new(&below, resolution), Series::new(&below, resolution), pairing);
+        assert!(same.high - same.low > 3.0 && !same.significant, "{same:?}");
+        let far = below.map(|sample| sample * 1.06);
+        let change = percent_change(Series::new(&below, resolution), Series::new(&far, resolution), pairing);
+        assert!(change.significant && change.p > 0.0 && change.low > 2.0, "{change:?}");
+    }
+}
+
+/// A clock with ticks of 10 ms, and values around zero.
+#[test]
+fn an_absolute_resolution_counts_in_the_unit_of_the_samples() {
+    let ticks = Resolution { absolute: 0.01, ..Resolution::EXACT };
+    for (step, is_found) in [(0.01, false), (0.05, true)] {
+        let (base, other) =
+            ([0.0, 0.01, 0.0, 0.01, 0.0, 0.01], [0.0, 0.01, 0.0, 0.01, 0.0, 0.01].map(|s| s + step));
+        let change = percent_change(Series::new(&base, ticks), Series::new(&other, ticks), Paired);
+        assert_eq!(change.significant, is_found, "{change:?}");
+        let positive = [base, other].map(|samples| samples.map(|sample| sample + 0.02));
+        let [base, other] = positive.each_ref().map(|samples| Series::new(samples, ticks));
+        assert_eq!(percent_change(base, other, Independent).significant, is_found, "{step}");
+    }
+}
+
+/// Nine samples, of which Yuen's test leaves out one at either end. Computed by hand from his formulas, as
+/// `yuen` of Wilcox' WRS2 does.
+#[test]
+fn trimmed_means_have_the_variance_and_the_freedom_of_yuen() {
+    let points = |values: [f64; 9]| values.map(|value| Point { value, width: 0.0 });
+    let mean = TrimmedMean::robust(&points([-90.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 400.0]));
+    // The winsorized samples are -3 -3 -2 -1 0 1 2 3 3.
+    assert_eq!((mean.value, mean.kept, mean.freedom), (0.0, 7, Some(6.0)));
+    assert!((mean.variance - 46.0 / (7.0 * 6.0)).abs() < 1e-12, "{mean:?}");
+    let plain = TrimmedMean::of(&points([-4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 4.0]), 0);
+    assert_eq!((plain.value, plain.kept, plain.freedom), (0.0, 9, Some(8.0)));
+    assert!((plain.variance - 60.0 / (9.0 * 8.0)).abs() < 1e-12, "Student's: {plain:?}");
+    // Of one more sample: the variance of a sample, 7.5, and that of the mean.
+    assert!((plain.prediction_error().powi(2) - 7.5 * (1.0 + 1.0 / 9.0)).abs() < 1e-12, "{plain:?}");
+    let rounded = points([-90.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 400.0])
+        .map(|point| Point { width: if point.value.abs() > 50.0 { 1e6 } else { 1.2 }, ..point });
+    let rounded = TrimmedMean::robust(&rounded);
+    assert!((rounded.width - 1.2).abs() < 1e-12, "extreme samples have no part in it: {rounded:?}");
+    assert!((rounded.variance - mean.variance - 1.2 * 1.2 / 12.0 / 7.0).abs() < 1e-12, "{rounded:?}");
+}
+
+#[test]
+fn a_single_sample_is_compared_by_the_spread_of_the_other_side() {
+    let five = [99.0, 100.0, 101.0, 100.5, 99.5];
+    for (one, is_found) in [(101.5, false), (110.0, true)] {
+        let change = percent_change(&five, &[one], Independent);
+        assert_eq!(change.significant, is_found, "{change:?}");
+        let back = percent_change(&[one], &five, Independent);
+        assert!((back.p - change.p).abs() < 1e-12 && back.significant == is_found, "{back:?}");
+    }
+    // The change is that to the mean of all samples: of nine, nothing is left out.
+    let nine = [-4.0, -3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 9.0];
+    let change = percent_change(&nine, &[8.0], Independent);
+    let (mean, error) = (5.0 / 9.0, f64::sqrt((125.0 - 25.0 / 9.0) / 8.0 * (1.0 + 1.0 / 9.0)));
+    let half = error * 2.306_004;
+    assert!((change.percent / 100.0 * mean - (8.0 - mean)).abs() < 1e-9, "{change:?}");
+    assert!(((change.high - change.low) / 200.0 * mean - half).abs() < 1e-5, "{change:?}");
+}
+
+/// Of a normal distribution, 5 % of single samples lie outside, and not more with two modes: the variance of
+/// a trimmed mean calls 11 % of them different. Rare slow samples are called different more often, whatever
+/// the method: ten samples cannot show what happens once in ten.
+#[test]
+fn one_single_sample_of_twenty_is_called_different() {
+    for seed in seeds() {
+        for (count, second_mode_one_in, expected) in
+            [(5, 0, 140..=270), (9, 0, 140..=260), (10, 3, 80..=210), (9, 10, 270..=440)]
+        {
+            let mut machine = Machine { second_mode_one_in, ..Machine::new(seed) };
+            let mut found = 0;
+            for _ in 0..4000 {
+                let (base, other) = (machine.series(count, 500.0), machine.series(1, 500.0));
+                found += u32::from(percent_change(&base, &other, Independent).significant);
+            }
+            assert!(expected.contains(&found), "seed {seed}, {count}, {second_mode_one_in}: {found} of 4000");
+        }
+    }
+}
+
+#[test]
+fn the_center_of_a_run_leaves_out_its_extreme_rounds() {
+    assert!((center(&[4.0, 1.0]) - 2.0).abs() < 1e-12);
+    assert!((center(&[5.0, 5.0, 5.0, 5.0, 5.0, 5.0, 900.0]) - 5.0).abs() < 1e-12);
+    assert!((center(&[-1.0, 3.0]) - 1.0).abs() < 1e-12);
+    assert!(center(&[]).is_nan() && center(&[f64::NAN]).is_nan());
 }

@@ -26,11 +26,16 @@ pub(crate) struct SplitTime {
     pub(crate) user: f64,
     /// Seconds in the kernel.
     pub(crate) system: f64,
+    /// How far from the truth each of the two parts can be after [`Self::since`], in seconds, in either
+    /// direction; the sum of both is exact.
+    pub(crate) unsure: f64,
 }
 
 impl SplitTime {
     pub(crate) fn since(self, before: Self) -> Self {
-        Self { user: (self.user - before.user).max(0.0), system: (self.system - before.system).max(0.0) }
+        let [user, system] = [self.user - before.user, self.system - before.system];
+        // A process that has ended since counted before.
+        Self { user: user.max(0.0), system: system.max(0.0), unsure: self.unsure.max(before.unsure) }
     }
 }
 
@@ -39,6 +44,7 @@ impl std::iter::Sum for SplitTime {
         all.fold(Self::default(), |sum, one| Self {
             user: sum.user + one.user,
             system: sum.system + one.system,
+            unsure: sum.unsure + one.unsure,
         })
     }
 }
@@ -56,7 +62,7 @@ pub(crate) fn split_time(process: u32) -> io::Result<SplitTime> {
     let ticks: Vec<f64> = fields.take(2).filter_map(|word| word.parse::<u32>().ok()).map(f64::from).collect();
     let [user, _] = ticks.as_slice() else { return Err(io::ErrorKind::InvalidData.into()) };
     let user = (user / TICKS_PER_SECOND).min(total);
-    Ok(SplitTime { user, system: total - user })
+    Ok(SplitTime { user, system: total - user, unsure: 1.0 / TICKS_PER_SECOND })
 }
 
 /// `USER_HZ`, which is 100 on every architecture of today.

@@ -138,7 +138,7 @@ impl Contestant {
         self.pause(true);
         let Some(report) = report? else { return Ok(None) };
         let spent = before.zip(after).map(|(before, after)| after.saturating_sub(before));
-        match Sample::of(&report, spent) {
+        match Sample::of(&report, workload.block, spent) {
             Some(sample) => Ok(Some((sample, report))),
             None => Err(self.failed("no command ended within the measurement")),
         }

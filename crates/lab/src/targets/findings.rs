@@ -1,6 +1,7 @@
 //! The report: what the samples mean.
 
 mod digests;
+mod doubts;
 mod idle_sessions;
 mod plots;
 mod summary;
@@ -11,6 +12,7 @@ use super::plan::TargetsPlan;
 use super::samples::Measured;
 use crate::report::caveats;
 use crate::report::{Ended, Report, SCHEMA, Section};
+use crate::rounds;
 use crate::text::joined;
 
 /// The share of a processor from which on the client is the limit.
@@ -38,7 +40,7 @@ pub(super) fn report(run: &Run<'_>) -> Report {
         machine: Vec::new(),
         command: String::new(),
         plan: run.plan.to_toml(),
-        sections: sections(run, &list, &costs),
+        sections: sections(run, &list, &costs).into_iter().chain([rounds::section(run.plan.seed)]).collect(),
         metrics: run.measured.metrics(),
     }
 }
@@ -68,7 +70,7 @@ fn sections(run: &Run<'_>, list: &[Comparison], costs: &[DigestCost]) -> Vec<Sec
         Section { tables: tables::published(measured), ..section("Published figures", PUBLISHED) },
     ];
     // The plan may have no digests and no idle sessions.
-    all.into_iter().filter(|section| !section.tables.is_empty()).collect()
+    all.into_iter().filter(|section| !section.tables.is_empty()).chain(measured.sessions.section()).collect()
 }
 
 const TARGETS: &str = "Every target serves a disk of its own of 256 MiB, written full before the start. All of them \
@@ -77,8 +79,8 @@ const THROUGHPUT: &str = "One session with one connection, without digests where
      rounds, of the rate of commands of targe to that of the other target, less one: positive numbers mean that targe is \
      faster. Ranges are 95 % confidence intervals. A change is called significant if chance gives none of so many \
      comparisons such a change with a probability of 95 % (Holm's correction).";
-const LATENCY: &str =
-    "The latency of a command, from its submission to the arrival of its status, at the initiator.";
+const LATENCY: &str = "The latency of a command, from its submission to the arrival of its status, at the initiator. It \
+     is known to one part in 64: the upper end of a bucket of a histogram.";
 const PROCESSOR_TIME: &str = "User and system time of all threads and processes of the target for each command, login \
      and warm-up included. A target in the kernel works in threads and interrupts that no process accounts for: its \
      processor time is not attributable. A target that polls uses a processor whether it works or not; targe polls for \

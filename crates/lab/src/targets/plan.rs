@@ -35,7 +35,7 @@ pub struct TargetsPlan {
     /// The numbers of idle sessions with which the memory of a target is measured, from the least to the
     /// most; none for no measurement.
     pub idle_sessions: Vec<u32>,
-    /// The seed of addresses and data.
+    /// The seed of addresses, data and the order of the contestants.
     pub seed: u64,
     /// The workloads.
     pub workload: Vec<Workload>,

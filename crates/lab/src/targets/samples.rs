@@ -5,14 +5,12 @@ use std::time::Duration;
 use crate::bed::to_f64;
 use crate::bench::BenchReport;
 use crate::plan::{Digests, size_text};
+use crate::report::negotiated::Sessions;
 use crate::report::{Better, Metric};
 
 use super::conformance::Score;
 use super::plan::Workload;
 use super::rival::{OURS, Rival};
-
-/// With fewer commands, the 99.9th percentile is the longest latency.
-const COMMANDS_MIN_FOR_P999: u64 = 1000;
 
 /// The result of one measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -21,9 +19,9 @@ pub(super) struct Sample {
     pub(super) throughput: f64,
     /// Commands per second.
     pub(super) iops: f64,
-    /// Latencies in microseconds.
+    /// Latencies in microseconds; percentiles near the end need many commands.
     pub(super) p50: f64,
-    pub(super) p99: f64,
+    pub(super) p99: Option<f64>,
     pub(super) p999: Option<f64>,
     /// The processor time of the target for each command in microseconds; a kernel target has none.
     pub(super) target_cpu: Option<f64>,
@@ -103,6 +101,8 @@ pub(super) struct Measured {
     pub(super) idle_counts: Vec<u32>,
     /// The rates of a bare echo of the block length and depth of each workload, one for each round.
     pub(super) echoes: Vec<Vec<f64>>,
+    /// What the sessions with each target agreed on.
+    pub(super) sessions: Sessions,
     /// The I/O engine of the client.
     pub(super) engine: String,
     /// Whether the disks are in tmpfs.
@@ -110,20 +110,20 @@ pub(super) struct Measured {
 }
 
 impl Sample {
-    /// Reads a sample from a benchmark. `target` is the processor time that the target used for all of its
-    /// commands, warm-up included. Returns none if no command ended.
-    pub(super) fn of(report: &BenchReport, target: Option<Duration>) -> Option<Self> {
+    /// Reads a sample from a benchmark with commands of `block` bytes. `target` is the processor time that
+    /// the target used for all of its commands, warm-up included. Returns none if no command ended.
+    pub(super) fn of(report: &BenchReport, block: u32, target: Option<Duration>) -> Option<Self> {
         let total = report.total();
-        if total.count == 0 || report.seconds <= 0.0 {
+        if total.count == 0 || report.bytes_moved <= 0.0 || report.seconds <= 0.0 {
             return None;
         }
-        let us = |per_ten_thousand| total.latency.percentile(per_ten_thousand).as_secs_f64() * 1e6;
+        let us = |span: Duration| span.as_secs_f64() * 1e6;
         Some(Self {
-            throughput: to_f64(total.bytes) / report.seconds / 1e6,
-            iops: to_f64(total.count) / report.seconds,
-            p50: us(5000),
-            p99: us(9900),
-            p999: (total.count >= COMMANDS_MIN_FOR_P999).then(|| us(9990)),
+            throughput: report.bytes_moved / report.seconds / 1e6,
+            iops: report.bytes_moved / f64::from(block) / report.seconds,
+            p50: us(total.latency.percentile(5000)),
+            p99: total.latency.tail_percentile(9900).map(us),
+            p999: total.latency.tail_percentile(9990).map(us),
             target_cpu: target.map(|spent| spent.as_secs_f64() * 1e6 / to_f64(report.commands.max(1))),
             client_busy: report.cpu_s / report.seconds,
         })
@@ -197,6 +197,7 @@ impl TargetSamples {
             unit: unit.to_owned(),
             better: Better::Lower,
             samples: vec![value],
+            resolution: None,
         };
         let costs = self.memory_of_sessions(counts).into_iter();
         costs
@@ -220,6 +221,7 @@ impl TargetSamples {
                     unit: unit.to_owned(),
                     better,
                     samples,
+                    resolution: None,
                 });
             };
             for (quantity, unit, better, of) in QUANTITIES {
@@ -251,7 +253,7 @@ const QUANTITIES: [Quantity; 7] = [
     ("throughput", "MB/s", Better::Higher, |sample| Some(sample.throughput)),
     ("commands", "1/s", Better::Higher, |sample| Some(sample.iops)),
     ("latency, median", "µs", Better::Lower, |sample| Some(sample.p50)),
-    ("latency, 99th percentile", "µs", Better::Lower, |sample| Some(sample.p99)),
+    ("latency, 99th percentile", "µs", Better::Lower, |sample| sample.p99),
     ("latency, 99.9th percentile", "µs", Better::Lower, |sample| sample.p999),
     ("processor time of the target for each command", "µs", Better::Lower, |sample| sample.target_cpu),
     ("processors that the client uses", "1", Better::Neither, |sample| Some(sample.client_busy)),
@@ -301,6 +303,7 @@ impl Measured {
                 unit: "1/s".to_owned(),
                 better: Better::Neither,
                 samples: rates.clone(),
+                resolution: None,
             });
         }
         metrics

@@ -31,7 +31,7 @@ fn measured(plan: &TargetsPlan, rates: &[(&str, f64)], seed: u64) -> Measured {
                     throughput: iops * f64::from(workload.block) / 1e6,
                     iops,
                     p50: 1e6 / iops,
-                    p99: 2e6 / iops,
+                    p99: Some(2e6 / iops),
                     p999: None,
                     target_cpu: (!target.rival.is_in_kernel()).then_some(5e5 / iops),
                     client_busy: 0.4,
@@ -53,7 +53,8 @@ fn measured(plan: &TargetsPlan, rates: &[(&str, f64)], seed: u64) -> Measured {
     }
     let echoes = vec![vec![1e5; 3]; plan.workload.len()];
     let (workloads, idle_counts) = (plan.workload.clone(), plan.idle_sessions.clone());
-    Measured { targets, workloads, idle_counts, echoes, engine: "io_uring".to_owned(), in_memory: true }
+    let engine = "io_uring".to_owned();
+    Measured { targets, workloads, idle_counts, echoes, engine, in_memory: true, ..Measured::default() }
 }
 
 fn report_of(plan: &TargetsPlan, measured: &Measured) -> Report {
@@ -280,4 +281,65 @@ fn the_memory_of_idle_sessions_is_that_of_all_beside_none() {
     let metrics =
         report.metrics.iter().filter(|metric| metric.quantity == "resident memory for each session");
     assert_eq!(metrics.map(|metric| metric.samples[0]).collect::<Vec<_>>(), [76.0, 6.0, 8.0]);
+}
+
+#[test]
+fn a_target_that_is_not_steady_gives_no_headline_and_the_other_workloads_stay() {
+    let plan = plan();
+    let mut measured = measured(&plan, &[("targe", 1e4), ("tgt", 5e3), ("istgt", 4e3)], 12);
+    measured.targets[1].samples[0][2].iops /= 1.9;
+    let report = report_of(&plan, &measured);
+    check_form(&report);
+    let lead = &report.summary[0];
+    assert!(lead.starts_with("This run gives no headline for targe, tgt and istgt, "), "{lead}");
+    assert!(lead.contains(&format!("tgt with {} varied by a factor of", plan.workload[0].name())), "{lead}");
+    assert!(
+        report.summary[1].contains("targe is the fastest with all of 5 workloads"),
+        "{:?}",
+        report.summary
+    );
+    let has = |text: &str| report.summary.iter().any(|sentence| sentence.contains(text));
+    assert!(
+        !has("commands per second as tgt") && has("commands per second as istgt"),
+        "{:?}",
+        report.summary
+    );
+}
+
+#[test]
+fn digests_and_processor_times_follow_the_rule_for_headlines() {
+    let plan = plan_with_digests();
+    let half = plan.workload.len() / 2;
+    let mut steady = measured(&plan, &[("targe", 1e4), ("tgt", 5e3)], 13);
+    for ((target, factor), at) in
+        [(0, 0.88), (1, 0.5)].into_iter().flat_map(|one| (0..half).map(move |at| (one, at)))
+    {
+        let samples = steady.targets[target].samples[at].clone();
+        steady.targets[target].samples[at + half] =
+            samples.iter().map(|sample| Sample { iops: sample.iops * factor, ..*sample }).collect();
+    }
+    let summary = |measured: &Measured| report_of(&plan, measured).summary;
+    let find = |measured: &Measured, start: &str| {
+        summary(measured).into_iter().find(|text| text.starts_with(start)).unwrap_or_default()
+    };
+    let (digests, processor) = ("Both digests take", "Processor time that the target needs");
+    assert!(find(&steady, digests).contains("targe 12 %") && find(&steady, digests).contains("tgt 50 %"));
+    // Our rates without digests vary: nothing is said of what they cost us.
+    let mut ours = steady.clone();
+    ours.targets[0].samples[0][2].iops /= 1.9;
+    assert!(!find(&ours, digests).contains("targe") && find(&ours, digests).contains("tgt 50 %"));
+    let lead = &summary(&ours)[0];
+    assert!(lead.contains(&format!("targe with {} varied by", plan.workload[0].name())), "{lead}");
+    // Digests make tgt faster: neither workload counts.
+    let mut faster = steady.clone();
+    faster.targets[1].samples[half].iter_mut().for_each(|sample| sample.iops *= 3.0);
+    let count = format!("with all of {} workloads", plan.workload.len() - 2);
+    let has = |text: &str| summary(&faster).iter().any(|sentence| sentence.contains(text));
+    assert!(has(&count) && !find(&faster, digests).contains("tgt"), "{:?}", summary(&faster));
+    // The workload of the processor times varies.
+    let told = find(&steady, processor);
+    let at =
+        (0..half).find(|at| told.contains(&format!("each command, {}:", plan.workload[*at].name()))).unwrap();
+    steady.targets[1].samples[at][2].iops /= 1.9;
+    assert!(!find(&steady, processor).contains(&format!("each command, {}:", plan.workload[at].name())));
 }

@@ -1,13 +1,18 @@
 //! The report of a run: its operations, errors and findings, and its progress.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use base::units::Lba;
 use oracle::history::{Finding, Violation};
 use serde::Serialize;
 
 /// The most findings, and the most errors, that a report describes one by one. The counters include all of
 /// them.
 pub const TOLD_MAX: usize = 100;
+
+/// The most wrong blocks that a report remembers (32 MiB). It counts further ones in each read.
+const WRONG_MAX: usize = 1 << 20;
 
 /// The report of a run: its operations, errors and findings.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -42,7 +47,7 @@ pub struct VerifyReport {
     pub errors: u64,
     /// The texts of the first [`TOLD_MAX`] errors.
     pub error_texts: Vec<String>,
-    /// Wrong blocks, counted by kind.
+    /// Wrong blocks, counted by kind: each block once for each kind, however many reads found it.
     pub wrong: Counts,
     /// The texts of the first [`TOLD_MAX`] findings.
     pub findings: Vec<String>,
@@ -52,6 +57,9 @@ pub struct VerifyReport {
     pub seconds: f64,
     /// Whether the last pass read everything.
     pub complete: bool,
+    /// The wrong blocks that are counted, up to [`WRONG_MAX`].
+    #[serde(skip)]
+    pub(crate) found: BTreeSet<(Lba, Violation)>,
 }
 
 /// The number of wrong blocks of each kind.
@@ -102,8 +110,13 @@ impl VerifyReport {
         self.complete && self.wrong.total() == 0 && self.errors == 0
     }
 
-    /// Records a wrong block.
+    /// Records a wrong block, unless it was found wrong in this way before: a block that is damaged once is
+    /// wrong in every read.
     pub(crate) fn found(&mut self, finding: &Finding) {
+        let wrong = (finding.lba, finding.violation);
+        if self.found.contains(&wrong) || self.found.len() < WRONG_MAX && !self.found.insert(wrong) {
+            return;
+        }
         self.wrong.count(finding.violation);
         if self.findings.len() < TOLD_MAX {
             let (at, unit) = (finding.lba.0, super::plan::wide(self.unit));

@@ -62,7 +62,7 @@ impl Client {
             Work::Flush { key, mark, failures } => match result {
                 Ok(_) => self.hold(Success::Flush { key, mark, failures }),
                 Err(error) => {
-                    self.durability_failed();
+                    self.durability_failed(error.failure().fault);
                     if key.is_none() && !self.keeps_unflushed {
                         self.lose_changes(error.failure().fault);
                         self.unflushed.remove_before(mark);
@@ -81,8 +81,10 @@ impl Client {
                     }
                 }
                 result => {
-                    if result.is_err() && fua {
-                        self.durability_failed();
+                    if let Err(error) = &result
+                        && fua
+                    {
+                        self.durability_failed(error.failure().fault);
                     }
                     self.piece_ended(key, result.map(|_| ()));
                 }
@@ -126,6 +128,7 @@ impl Client {
             Success::Flush { key, mark, failures } => {
                 if failures == self.failures {
                     self.unflushed.remove_before(mark);
+                    self.knows_all = true;
                 }
                 self.flush_ended(key, Ok(()));
             }
@@ -145,15 +148,14 @@ impl Client {
         }
     }
 
-    /// Handles that a flush or a write with FUA has failed.
-    const fn durability_failed(&mut self) {
+    /// Handles that a flush or a write with FUA has failed. What an earlier client changed cannot be
+    /// repeated.
+    fn durability_failed(&mut self, fault: Fault) {
         self.failures += 1;
         self.repeat_before_flush = true;
-    }
-
-    pub(super) fn lose_changes(&mut self, fault: Fault) {
-        self.lost_changes = Some(fault);
-        self.notices.push_back(Notice::LostChanges(fault));
+        if !core::mem::replace(&mut self.knows_all, true) {
+            self.lose_changes(fault);
+        }
     }
 
     /// Handles the end of one request of a job.

@@ -41,6 +41,7 @@ mod coverage;
 mod error;
 mod handover;
 mod job;
+mod losses;
 mod replies;
 mod requests;
 mod silence;
@@ -194,7 +195,12 @@ pub struct Client {
     flushing: bool,
     /// Nobody needs that flush but the client of another process: if it fails, the changes are kept.
     keeps_unflushed: bool,
+    /// Acknowledged changes are lost, which the next flush reports.
     lost_changes: Option<Fault>,
+    /// Acknowledged changes are lost, whether a flush has reported it or not.
+    has_lost: bool,
+    /// What other clients of the export changed before this one is durable: this client could not repeat it.
+    knows_all: bool,
     ready: VecDeque<Completion>,
     notices: VecDeque<Notice>,
     /// The client sends nothing more on this connection, and ends it when only reads are under way.
@@ -238,6 +244,8 @@ impl Client {
             flushing: false,
             keeps_unflushed: false,
             lost_changes: None,
+            has_lost: false,
+            knows_all: false,
             ready: VecDeque::new(),
             notices: VecDeque::new(),
             leaving: false,
@@ -272,6 +280,7 @@ impl Client {
             thin,
             // TRIM promises nothing. Where there is none, zeros are written, which may deallocate.
             deallocated_reads_zero: thin && !trims,
+            zeroes_by_deallocating: false,
             deallocated_is_gone: false,
             rotational: info.has(transmission::ROTATIONAL),
             crypto_erase: false,
@@ -281,6 +290,13 @@ impl Client {
     /// Returns whether the server answers, as far as is known.
     pub fn is_up(&self) -> bool {
         self.link == Link::Up && !self.outage
+    }
+
+    /// Returns whether the server does not answer, as far as is known: its connection was lost, or it answers
+    /// none. A client that is making its first connection knows nothing yet.
+    pub fn is_away(&self) -> bool {
+        let is_new = self.link == Link::Connecting && !self.outage;
+        !self.is_up() && !is_new
     }
 
     /// Changes how long operations wait for the server.

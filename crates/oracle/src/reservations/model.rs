@@ -25,12 +25,35 @@ impl Nexuses {
         self.0 == 0
     }
 
-    pub(crate) const fn with(self, nexus: Nexus) -> Self {
+    /// Returns the set with `nexus` in it.
+    pub const fn with(self, nexus: Nexus) -> Self {
         Self(self.0 | 1 << (nexus.0 & 31))
     }
 
     pub(crate) const fn and(self, other: Self) -> Self {
         Self(self.0 & other.0)
+    }
+}
+
+/// The unit attentions of reservations that a command establishes, each with the nexuses that receive it
+/// (SPC-4 §5.13).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Attentions {
+    /// REGISTRATIONS PREEMPTED.
+    pub registrations_preempted: Nexuses,
+    /// RESERVATIONS PREEMPTED.
+    pub reservations_preempted: Nexuses,
+    /// RESERVATIONS RELEASED.
+    pub reservations_released: Nexuses,
+}
+
+impl Attentions {
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self {
+            registrations_preempted: self.registrations_preempted.and(other.registrations_preempted),
+            reservations_preempted: self.reservations_preempted.and(other.reservations_preempted),
+            reservations_released: self.reservations_released.and(other.reservations_released),
+        }
     }
 }
 
@@ -250,6 +273,42 @@ impl State {
         } else {
             (self.clone(), outcome, preempted)
         }
+    }
+
+    /// Returns the unit attentions of a command that ended with GOOD and led to the state `next`. The nexus
+    /// that sent the command receives none.
+    pub(crate) fn attentions(
+        &self,
+        next: &Self,
+        nexus: Nexus,
+        service: ReserveCommand,
+        preempted: Nexuses,
+    ) -> Attentions {
+        let others = |state: &Self, is_told: &dyn Fn(Nexus) -> bool| {
+            let told = state.registered.iter().map(|(other, _)| *other);
+            let told = told.filter(|other| *other != nexus && is_told(*other));
+            told.fold(Nexuses::default(), Nexuses::with)
+        };
+        let kind = |state: &Self| state.held.map(|(kind, _)| kind);
+        let (old, new) = (kind(self), kind(next));
+        let admits_registrants = old.is_some_and(|kind| kind.admits != Admits::Holder);
+        let mut attentions = Attentions::default();
+        match service {
+            ReserveCommand::Clear(_) => attentions.reservations_preempted = others(self, &|_| true),
+            ReserveCommand::Preempt { .. } => {
+                attentions.registrations_preempted = others(self, &|other| preempted.has(other));
+                if old != new {
+                    attentions.reservations_released = others(next, &|_| true);
+                }
+            }
+            ReserveCommand::Register { .. } | ReserveCommand::Release(..)
+                if admits_registrants && new.is_none() =>
+            {
+                attentions.reservations_released = others(next, &|_| true);
+            }
+            _ => {}
+        }
+        attentions
     }
 
     /// Executes RESERVE(6) or RELEASE(6), with the exceptions of compatible reservation handling

@@ -204,3 +204,39 @@ fn a_unit_reserved_the_old_way_may_be_released_at_any_time_by_a_lost_nexus() {
     unit.does(B, register(20), ReserveOutcome::Good);
     unit.does(A, ReserveCommand::ReserveUnit, ReserveOutcome::Conflict);
 }
+
+#[test]
+fn those_who_lose_a_registration_or_a_shared_reservation_are_told() {
+    const C: Nexus = Nexus(2);
+    let registrants = kind(false, Admits::Registrants);
+    let three = || {
+        let mut unit = Unit::both_registered();
+        unit.does(C, register(30), ReserveOutcome::Good);
+        unit.does(A, ReserveCommand::Reserve(10, registrants), ReserveOutcome::Good);
+        unit
+    };
+    let only = |nexus| Nexuses::default().with(nexus);
+    let preempt = |kind| ReserveCommand::Preempt { key: 20, sa_key: 10, kind };
+    let unregister =
+        ReserveCommand::Register { key: 10, sa_key: 0, aptpl: false, ignore_existing_key: false };
+    let none = Nexuses::default();
+    for (nexus, service, expected) in [
+        (B, preempt(registrants), [only(A), none, none]),
+        (B, preempt(kind(true, Admits::Holder)), [only(A), none, only(C)]),
+        (B, ReserveCommand::Clear(20), [none, only(A).with(C), none]),
+        (A, ReserveCommand::Release(10, registrants), [none, none, only(B).with(C)]),
+        (A, unregister, [none, none, only(B).with(C)]),
+        (B, ReserveCommand::Release(20, registrants), [none; 3]),
+    ] {
+        let mut unit = three();
+        let id = unit.begin(nexus, service);
+        let told = unit.0.attentions_of(id, ReserveOutcome::Good);
+        let told = [told.registrations_preempted, told.reservations_preempted, told.reservations_released];
+        assert_eq!(told, expected, "{service:?}");
+    }
+    let mut unit = three();
+    let clearing = unit.begin(B, ReserveCommand::Clear(20));
+    unit.begin(A, unregister);
+    let told = unit.0.attentions_of(clearing, ReserveOutcome::Good);
+    assert_eq!(told.reservations_preempted, only(C), "the other one may have left before");
+}

@@ -107,6 +107,7 @@ pub(crate) fn config(luns: &[(u16, u32)], initiators: Vec<InitiatorEntry>) -> Sh
             bound: None,
             announced: None,
             tls: false,
+            certificates: None,
         }],
         targets: vec![TargetConfig {
             id: TargetId(0),

@@ -146,6 +146,8 @@ fn a_full_target_refuses_others_and_lets_its_own_come_back() {
     Initiator::login(&mut world, ALICE, 1);
     Initiator::login(&mut world, BOB, 1);
     assert_eq!(Initiator::try_login(&mut world, "iqn.2026-11.org.example:carol", 1).err(), Some(0x0302));
+    // A session of another initiator port would be one in addition.
+    assert_eq!(Initiator::try_login(&mut world, ALICE, 2).err(), Some(0x0302));
     let mut again = Initiator::login(&mut world, ALICE, 1);
     again.clear_attentions(&mut world, 0);
     assert_eq!(again.read(&mut world, 0, 0, 1).status, GOOD);

@@ -54,7 +54,13 @@ impl Member {
         Self::with_retry(world, name, of, password, Retry::NONE)
     }
 
-    fn with_retry(world: &mut World, name: &str, of: &str, password: Option<&str>, retry: Retry) -> Self {
+    pub(crate) fn with_retry(
+        world: &mut World,
+        name: &str,
+        of: &str,
+        password: Option<&str>,
+        retry: Retry,
+    ) -> Self {
         let password = password.map(|text| Password::new(text.as_bytes()).unwrap());
         let (name, target) = (Name::new(name).unwrap(), Name::new(TARGET).unwrap());
         let mut plan = SessionPlan::new(name, [0x80, 0, 0, 0, 0, 1], group(of), password, target);

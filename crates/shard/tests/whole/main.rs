@@ -16,6 +16,7 @@ mod pair;
 #[path = "../hostile/medium.rs"]
 mod medium;
 
+mod consent;
 mod disk;
 mod ether;
 mod frames;

@@ -18,6 +18,7 @@ fn with(portals: &[(u32, u16, bool)]) -> ShardConfig {
         bound: None,
         announced: None,
         tls: false,
+        certificates: None,
     };
     config.portals = portals.iter().map(portal).collect();
     let served = portals.iter().filter(|(.., served)| *served);

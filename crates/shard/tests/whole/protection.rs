@@ -24,8 +24,14 @@ use crate::{ALICE, BOB, CHECK, GOOD};
 fn two_portals() -> ShardConfig {
     let mut config = config(&[(0, 0), (1, 1)], vec![]);
     config.targets[0].luns[1].min_level = Level::Encrypt;
-    let secure =
-        Portal { id: PortalId(1), group: PortalGroupTag(1), bound: None, announced: None, tls: true };
+    let secure = Portal {
+        id: PortalId(1),
+        group: PortalGroupTag(1),
+        bound: None,
+        announced: None,
+        tls: true,
+        certificates: None,
+    };
     config.portals.push(secure);
     config.targets[0].ports.push((PortalId(1), RelativePort(1)));
     config

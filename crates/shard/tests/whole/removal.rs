@@ -24,7 +24,7 @@ use crate::{ALICE, BOB, CHECK, GOOD};
 
 const NO_LUN: (u8, u16) = (5, 0x2500);
 
-fn apply(world: &mut World, config: ShardConfig) {
+pub(crate) fn apply(world: &mut World, config: ShardConfig) {
     world.shard.apply(world.now, config);
     world.drain();
 }
@@ -40,7 +40,7 @@ fn barred(world: &mut World) -> Vec<(String, u16)> {
 }
 
 /// Makes two disks under LUN 0 and 1, each with a block that Alice wrote, and her session.
-fn two() -> (World, Initiator) {
+pub(crate) fn two() -> (World, Initiator) {
     let mut world = World::new(config(&[(0, 0), (1, 1)], vec![]), vec![ram(), ram()]);
     let mut alice = Initiator::login(&mut world, ALICE, 1);
     for lun in [0, 1] {
@@ -59,10 +59,15 @@ fn look(world: &mut World, lun: u64) -> Vec<u8> {
     data
 }
 
-fn logout(world: &mut World, who: &mut Initiator) {
+pub(crate) fn logout(world: &mut World, who: &mut Initiator) {
+    logout_by(world, who, LogoutReason::CloseSession);
+}
+
+/// Logs out and expects that the target closes the connection.
+pub(crate) fn logout_by(world: &mut World, who: &mut Initiator, reason: LogoutReason) {
     let request = LogoutRequest {
         immediate: true,
-        reason: LogoutReason::CloseSession,
+        reason,
         itt: Itt(0x7000),
         cid: 0,
         cmd_sn: CmdSn(who.cmd_sn),
@@ -75,7 +80,7 @@ fn logout(world: &mut World, who: &mut Initiator) {
 /// Asserts that no command of `who` to `lun` reaches a disk, and that `who` receives the responses for a LUN
 /// without a logical unit.
 #[track_caller]
-fn sees_no_unit(world: &mut World, who: &mut Initiator, lun: u64) {
+pub(crate) fn sees_no_unit(world: &mut World, who: &mut Initiator, lun: u64) {
     assert_eq!(who.write(world, lun, 0, &pattern(BLOCK, 99), false).code(), NO_LUN);
     assert_eq!(who.read(world, lun, 0, 1).code(), NO_LUN);
     let inquiry = who.run(world, lun, &[0x12, 0, 0, 0, 96, 0], &[], 96);

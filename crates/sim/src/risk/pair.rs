@@ -431,7 +431,7 @@ fn session_plan(plan: PairPlan) -> SessionPlan {
             units::initiator(0).parse().unwrap(),
             Isid::random([1, 2, 3], 1),
             Purpose::Target(units::TARGET.parse().unwrap()),
-            vec![SessionPortal { address, group: None }],
+            vec![SessionPortal { address }],
         )
     }
 }
@@ -445,6 +445,7 @@ fn config() -> ShardConfig {
         bound: Some("192.0.2.1:3260".parse().unwrap()),
         announced: None,
         tls: false,
+        certificates: None,
     };
     ShardConfig {
         targets: vec![TargetConfig {

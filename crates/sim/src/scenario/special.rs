@@ -1,6 +1,6 @@
 //! Special worlds, which only a share of the seeds make: LUNs that change while commands run (reloads),
-//! memory shortage, media that corrupt data silently. A world has at most one of these, so that the cause of
-//! a finding is known.
+//! memory shortage, media that corrupt data silently, changes that initiators repeat in a new session. A
+//! world has at most one of these, so that the cause of a finding is known.
 
 use base::rng::Rng;
 use base::time::Duration;
@@ -64,6 +64,7 @@ impl Scenario {
             0..3 if !matches!(self.transport, TransportPlan::Direct) => self.reload(&mut rng),
             3..5 => self.shorten_memory(&mut rng),
             5..7 => self.harm(&mut rng),
+            7..9 if matches!(self.transport, TransportPlan::Iscsi(_)) => self.repeat(&mut rng),
             _ => {}
         }
         self
@@ -114,6 +115,21 @@ impl Scenario {
             TransportPlan::Direct => self.task_set_max = self.task_set_max.min(6),
             TransportPlan::Iscsi(plan) => plan.shorten_memory(rng),
             TransportPlan::HyperScsi(plan) => plan.shorten_memory(rng),
+        }
+    }
+
+    /// Lets initiators repeat what they wrote, over paths on which sessions are lost, while others write.
+    fn repeat(&mut self, rng: &mut Rng) {
+        self.repeats_changes = true;
+        self.initiators = self.initiators.max(2);
+        // The judge of reservations knows no command that runs in two nexuses.
+        self.reserves_one_in = 0;
+        if let TransportPlan::Iscsi(plan) = &mut self.transport {
+            for way in [&mut plan.forward, &mut plan.backward] {
+                way.cut = Probability(*pick(rng, &[500, 2_000, 8_000]));
+                way.spare_login = true;
+                way.faults_max = way.faults_max.max(20);
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::time::Instant;
 
 use super::command::{Answer, DriveCommand, TapeCommand};
-use super::model::{Expected, LibraryState, Places};
+use super::model::{Expected, LibraryState, Places, Sender};
 use super::plan::CHANGER;
 use crate::property::{Property, PropertyViolation};
 use crate::transport::Ticket;
@@ -42,7 +42,7 @@ struct Branch {
 /// A command that may still be executed.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
-    initiator: usize,
+    sender: Sender,
     command: TapeCommand,
     /// Whether a later command of its initiator has had its turn, so that it has had its own, or never will.
     is_passed: bool,
@@ -87,15 +87,22 @@ impl Judge {
 
     pub(super) fn submitted(&mut self, initiator: usize, ticket: Ticket, command: TapeCommand) {
         self.last = self.last.max(ticket);
-        self.pending.insert(ticket, Pending { initiator, command, is_passed: false, doubtful: None });
+        let sender = Sender { initiator, is_former_nexus: false };
+        self.pending.insert(ticket, Pending { sender, command, is_passed: false, doubtful: None });
     }
 
     /// Handles a new I_T nexus of an initiator: what was lost with the former one cannot begin any more.
     pub(super) fn nexus_is_new(&mut self, initiator: usize) {
         let last = self.last;
-        let lost = self.pending.values_mut().filter(|pending| pending.initiator == initiator);
-        for doubtful in lost.filter_map(|pending| pending.doubtful.as_mut()) {
-            doubtful.last.get_or_insert(last);
+        for pending in self.pending.values_mut().filter(|pending| pending.sender.initiator == initiator) {
+            if let Some(doubtful) = &mut pending.doubtful {
+                doubtful.last.get_or_insert(last);
+                pending.sender.is_former_nexus = true;
+            }
+        }
+        for mut branch in std::mem::take(&mut self.branches) {
+            branch.state.nexus_is_new(initiator);
+            self.branches.insert(branch);
         }
     }
 
@@ -124,7 +131,7 @@ impl Judge {
                 self.pending.remove(&ticket);
                 for mut branch in self.branches.clone() {
                     if branch.applied.remove(&ticket).is_none() {
-                        branch.state.apply(pending.command, self.last);
+                        branch.state.apply(pending.sender, pending.command, self.last);
                     }
                     self.branches.insert(branch);
                 }
@@ -214,7 +221,8 @@ impl Judge {
         };
         if pending.command.waits_its_turn() && !(is_refused && pending.command.unit() != CHANGER) {
             let is_before = |other: &&mut Pending| {
-                other.initiator == pending.initiator && other.command.unit() == pending.command.unit()
+                other.sender.initiator == pending.sender.initiator
+                    && other.command.unit() == pending.command.unit()
             };
             let earlier = self.pending.range_mut(..ticket).map(|(_, other)| other);
             earlier.filter(is_before).for_each(|other| other.is_passed = true);
@@ -245,7 +253,7 @@ impl Judge {
             all.extend(emptied.is_empty().then_some(next));
         }
         for ticket in self.pending.keys().filter(|ticket| self.may_apply(branch, **ticket, answered)) {
-            let Pending { command, doubtful, .. } = self.pending[ticket];
+            let Pending { sender, command, doubtful, .. } = self.pending[ticket];
             let (is_refused, is_run) = branch.state.refuses_immediate(command, *ticket);
             let begins = |expected| if doubtful.is_some() { Expected::Never } else { expected };
             if is_refused {
@@ -258,7 +266,7 @@ impl Judge {
             let parts = if answered == Some(*ticket) { Vec::new() } else { command.parts() };
             for part in parts {
                 let mut next = branch.clone();
-                next.state.apply(part, self.last);
+                next.state.apply(sender, part, self.last);
                 next.applied.insert(*ticket, Expected::Never);
                 all.push(next);
             }
@@ -267,7 +275,7 @@ impl Judge {
             }
             let mut next = branch.clone();
             let after = next.state.after_motion(command);
-            match (next.state.apply(command, self.last), after) {
+            match (next.state.apply(sender, command, self.last), after) {
                 (Some(expected), _) => {
                     if self.is_delayed && expected == Expected::Good {
                         // The promise of the command holds once the command has ended.
@@ -348,7 +356,7 @@ impl Judge {
             *other > ticket
                 && !is_refused
                 && self.pending.get(other).is_some_and(|other| {
-                    other.initiator == this.initiator
+                    other.sender.initiator == this.sender.initiator
                         && other.command.unit() == this.command.unit()
                         && other.command.waits_its_turn()
                 })

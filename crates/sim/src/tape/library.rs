@@ -11,7 +11,7 @@ use base::units::BlockSize;
 use cartridge::library::{Counts, Element, Library};
 use cartridge::profile::Profile;
 use device::contract::{DeviceKind, UnitConfig};
-use device::library::{ChangeFailure, LibraryChange, LibraryEvent, LibraryInput};
+use device::library::{ChangeFailure, LibraryChange, LibraryEvent, LibraryInput, MotionFailure};
 use device::unit::LogicalUnit;
 use netem::probability::DurationRange;
 use scsi::sense::Sense;
@@ -140,8 +140,11 @@ impl LibraryOwner {
                 self.insert(ejected);
             }
             (_, refusal) => {
-                let failure =
-                    |sense| ChangeFailure { sense, unusable: None, why: String::from("a drive refuses") };
+                let failure = |sense| ChangeFailure {
+                    status: MotionFailure::CheckCondition(sense),
+                    unusable: None,
+                    why: String::from("a drive refuses"),
+                };
                 self.inputs.push_back((
                     CHANGER,
                     LibraryInput::Changed(refusal.map_or(Ok(()), |sense| Err(failure(sense)))),

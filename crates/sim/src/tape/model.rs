@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::command::{
     Answer, DriveCommand, ELEMENTS, FIRST_DRIVE, FIXED_MAX, Seen, TapeCommand, mode_of, places_of, record,
 };
-use super::plan::{CARTRIDGES, CHANGER, DRIVES};
+use super::plan::{CARTRIDGES, CHANGER, DRIVES, INITIATORS};
 use crate::transport::Ticket;
 
 /// The number of an object that is a filemark. Records have a number and a length.
@@ -53,19 +53,28 @@ struct Drive {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Mode {
     is_buffered: bool,
-    block_len: u32,
-    /// The last command that was sent before they were set. It, and those before it, can have begun with
-    /// others.
+    /// The last command that was sent before the buffered mode was set. It, and those before it, can have
+    /// begun with the other.
     since: Ticket,
+    /// The block length of each initiator's I_T nexus.
+    block_lens: [u32; INITIATORS],
 }
 
 impl Mode {
-    const POWERED_ON: Self = Self { is_buffered: true, block_len: 0, since: Ticket(0) };
+    const POWERED_ON: Self = Self { is_buffered: true, since: Ticket(0), block_lens: [0; INITIATORS] };
 }
 
 impl Drive {
     /// A drive with a cartridge that was just loaded.
     const LOADED: Self = Self { is_loaded: true, is_emptied: false, at: 0, motion: None };
+}
+
+/// Who has sent a command.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sender {
+    pub(super) initiator: usize,
+    /// Whether the initiator has another I_T nexus since.
+    pub(super) is_former_nexus: bool,
 }
 
 /// What the answer to a command must be.
@@ -189,20 +198,30 @@ impl LibraryState {
         self.places == places
     }
 
-    /// Carries a command out; returns its answer. There is none yet for a motion that moves something:
-    /// [`Self::give_up`], [`Self::arrive`] and [`Self::tell`] are its steps. `last` is the command that was
-    /// sent last.
-    pub(super) fn apply(&mut self, command: TapeCommand, last: Ticket) -> Option<Expected> {
+    /// Carries a command of an initiator out; returns its answer. There is none yet for a motion that moves
+    /// something: [`Self::give_up`], [`Self::arrive`] and [`Self::tell`] are its steps. `last` is the command
+    /// that was sent last.
+    pub(super) fn apply(
+        &mut self,
+        Sender { initiator, is_former_nexus }: Sender,
+        command: TapeCommand,
+        last: Ticket,
+    ) -> Option<Expected> {
         Some(match command {
             TapeCommand::Drive(drive, DriveCommand::SetMode { is_buffered, block_len }) => {
-                self.set_mode(drive, Mode { is_buffered, block_len, since: last });
+                self.set_buffered(drive, is_buffered, last);
+                if !is_former_nexus {
+                    self.modes[drive].block_lens[initiator] = block_len;
+                }
                 Expected::Good
             }
             TapeCommand::Drive(drive, DriveCommand::Mode) => {
-                Expected::Mode(self.modes[drive].is_buffered, self.modes[drive].block_len)
+                let block_len = if is_former_nexus { 0 } else { self.modes[drive].block_lens[initiator] };
+                Expected::Mode(self.modes[drive].is_buffered, block_len)
             }
             TapeCommand::Reset(drive) => {
-                self.set_mode(drive, Mode { since: last, ..Mode::POWERED_ON });
+                self.set_buffered(drive, Mode::POWERED_ON.is_buffered, last);
+                self.modes[drive].block_lens = Mode::POWERED_ON.block_lens;
                 Expected::Good
             }
             TapeCommand::Test(CHANGER) => Expected::Good,
@@ -223,11 +242,16 @@ impl LibraryState {
         })
     }
 
-    fn set_mode(&mut self, drive: usize, mode: Mode) {
-        let former = self.modes[drive];
-        if (former.is_buffered, former.block_len) != (mode.is_buffered, mode.block_len) {
-            self.modes[drive] = mode;
+    fn set_buffered(&mut self, drive: usize, is_buffered: bool, last: Ticket) {
+        let mode = &mut self.modes[drive];
+        if mode.is_buffered != is_buffered {
+            (mode.is_buffered, mode.since) = (is_buffered, last);
         }
+    }
+
+    /// Handles a new I_T nexus of an initiator: what belonged to the former one is gone.
+    pub(super) fn nexus_is_new(&mut self, initiator: usize) {
+        self.modes.iter_mut().for_each(|mode| mode.block_lens[initiator] = 0);
     }
 
     /// Returns whether a command may be refused because it has IMMED, which an unbuffered mode does not

@@ -448,7 +448,7 @@ impl World {
                     }
                 }
                 TransportEvent::Down { initiator, .. } => self.actors[initiator].is_up = false,
-                TransportEvent::ConfigApplied(_) => {}
+                TransportEvent::ConnectionLost { .. } | TransportEvent::ConfigApplied(_) => {}
             }
         }
         for broken in self.transport.take_violations() {

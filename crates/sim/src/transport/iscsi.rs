@@ -6,6 +6,7 @@ mod events;
 mod handover;
 mod invariants;
 mod shard;
+mod task_faults;
 mod traced_framing;
 
 use ::shard::shard::Shard;
@@ -41,6 +42,7 @@ use counters::Counters;
 use handover::Upgrades;
 use invariants::{AllowedOutcomes, SessionInvariants};
 use shard::config;
+use task_faults::TaskFaults;
 use traced_framing::TracedFraming;
 
 /// Initiator sessions, connections and a shard.
@@ -70,6 +72,8 @@ pub struct Iscsi {
     trouble: Instant,
     /// Promises that a session broke.
     violations: Vec<String>,
+    /// Commands that the target ended with ABORTED COMMAND although no fault explains it.
+    uncaused: Vec<String>,
     upgrades: Upgrades,
 }
 
@@ -87,6 +91,7 @@ struct Host {
     leaving: bool,
     gone: bool,
     invariants: SessionInvariants,
+    faults: TaskFaults,
 }
 
 enum Scheduled {
@@ -174,6 +179,7 @@ impl Iscsi {
             counters: Counters::default(),
             trouble: now,
             violations: Vec::new(),
+            uncaused: Vec::new(),
             upgrades,
         };
         transport.boot(now);
@@ -203,7 +209,7 @@ impl Iscsi {
     fn host(&mut self, now: Instant, number: usize) -> Host {
         let pool = Pool::new(8 << 20);
         let portals = (0..self.plan.portals)
-            .map(|portal| SessionPortal { address: TargetAddress::Socket(address(portal)), group: None });
+            .map(|portal| SessionPortal { address: TargetAddress::Socket(address(portal)) });
         let qualifier = u16::try_from(number).unwrap() + 1;
         let plan = SessionPlan {
             keys: self.plan.initiator_keys.clone(),
@@ -228,6 +234,7 @@ impl Iscsi {
             leaving: false,
             gone: false,
             invariants: SessionInvariants::default(),
+            faults: TaskFaults::new(self.allowed.stalled, self.plan.aead.is_some()),
         }
     }
 
@@ -528,7 +535,9 @@ impl Transport for Iscsi {
     }
 
     fn take_violations(&mut self) -> Vec<PropertyViolation> {
-        self.violations.drain(..).map(|how| PropertyViolation::new(Property::Session, how)).collect()
+        let session = self.violations.drain(..).map(|how| PropertyViolation::new(Property::Session, how));
+        let uncaused = self.uncaused.drain(..).map(|how| PropertyViolation::new(Property::Caused, how));
+        session.chain(uncaused).collect()
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {

@@ -1,4 +1,5 @@
-//! The additional checks in special worlds: reloads, memory shortage, media that corrupt data.
+//! The additional checks in special worlds: reloads, memory shortage, media that corrupt data; and the checks
+//! of the causes of errors, in all worlds without reloads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +9,14 @@ use oracle::block_check::BlockCheck;
 use oracle::block_header::{Sequence, WriterId};
 use oracle::history::{Content, Finding, Violation};
 
-use super::{SHUTDOWN_TIMEOUT, World};
+use super::{Managing, SHUTDOWN_TIMEOUT, World};
+use crate::causes::CauseJudge;
 use crate::corruption::{self, Corruptions};
 use crate::layout::Layout;
+use crate::media::Medium;
 use crate::oracle_adapter::Effect;
 use crate::property::{Property, PropertyViolation};
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, TransportPlan};
 use crate::transport::{CommandOutcome, ScsiCommand, Ticket};
 use crate::views::{self, InitiatorViews};
 
@@ -43,7 +46,41 @@ pub(super) fn views_of(scenario: &Scenario, now: Instant) -> Option<InitiatorVie
     Some(InitiatorViews::new(scenario, plan, now, scenario.seed ^ 0x7669_6577))
 }
 
+/// Returns the judge of errors and unit attentions, if no reload changes what LUNs lead to.
+pub(super) fn causes_of(scenario: &Scenario) -> Option<CauseJudge> {
+    if scenario.reloads.is_some() {
+        return None;
+    }
+    let refuses = |unit: u16| match &scenario.transport {
+        TransportPlan::HyperScsi(_) => !scenario.keeps_order(unit),
+        TransportPlan::Direct | TransportPlan::Iscsi(_) => false,
+    };
+    let refuses = (0..scenario.units).map(refuses).collect();
+    let transport_aborts = matches!(scenario.transport, TransportPlan::Iscsi(_));
+    Some(CauseJudge::new(scenario.initiators, transport_aborts, refuses, scenario.medium.block_len))
+}
+
 impl World {
+    /// Returns how often each event happened that is judged here; zeros included.
+    pub(super) fn counted(self) -> Vec<(&'static str, u64)> {
+        let causes = self.causes.as_ref();
+        let mut counts = causes
+            .map_or_else(|| CauseJudge::new(0, false, Vec::new(), 0).counts(), CauseJudge::counts)
+            .to_vec();
+        if !self.scenario.special {
+            return counts;
+        }
+        if matches!(self.scenario.transport, TransportPlan::Iscsi(_)) {
+            let repeated = self.media.iter().map(Medium::repeated).sum();
+            counts.push(("blocks written again by commands that were repeated", repeated));
+        }
+        let views = self.views.iter().flat_map(|views| &views.counts);
+        let mut own = self.counts;
+        views.for_each(|(what, count)| *own.entry(what).or_default() += count);
+        counts.extend(own);
+        counts
+    }
+
     pub(super) fn count(&mut self, what: &'static str) {
         *self.counts.entry(what).or_default() += 1;
     }
@@ -65,7 +102,18 @@ impl World {
     }
 
     /// Records that a command is about to be sent.
-    pub(super) fn note_sent(&mut self, initiator: usize, ticket: Ticket, order: &ScsiCommand) {
+    pub(super) fn note_sent(
+        &mut self,
+        initiator: usize,
+        ticket: Ticket,
+        order: &ScsiCommand,
+        meaning: &Effect,
+    ) {
+        let now = self.clock.now();
+        self.causes.iter_mut().for_each(|judge| judge.sent(now, initiator, ticket, order, meaning));
+        if let Some(signature) = crate::oracle_adapter::signature_of(meaning).filter(|_| order.replay) {
+            self.media.iter().for_each(|medium| medium.admit_repeats(signature));
+        }
         if let Some(views) = &mut self.views {
             views.sent(initiator, ticket, order);
         }
@@ -87,6 +135,7 @@ impl World {
             CommandOutcome::Status { status: 0x28, .. } => self.count(FULL),
             _ => {}
         }
+        self.judge_cause(ticket, ended);
         let wrong = self.views.as_mut().and_then(|views| views.ended(ticket, ended));
         wrong.into_iter().for_each(|PropertyViolation { property, how }| self.fail(property, how));
         let Some((unit, writer, sequence)) = self.harmed.verifying.remove(&ticket) else { return };
@@ -99,6 +148,47 @@ impl World {
         }
         if harmed && crate::oracle_adapter::sense_code(ended).is_some_and(|(key, _)| key == MISCOMPARE) {
             self.count(NOTICED);
+        }
+    }
+
+    /// Checks that the end of a command has a cause, and that the causes before it were told.
+    fn judge_cause(&mut self, ticket: Ticket, ended: &CommandOutcome) {
+        let Some(judge) = &mut self.causes else { return };
+        for (unit, medium) in (0..).zip(&self.media) {
+            medium.take_failed().into_iter().for_each(|failure| judge.medium_failed(unit, failure));
+        }
+        for (ticket, unit, told) in self.oracle.take_attentions() {
+            judge.reservations_changed(ticket, unit, told);
+        }
+        let last_fault = Some(self.transport.last_fault()).filter(|at| *at > self.start);
+        let wrong = judge.ended(ticket, ended, self.clock.now(), last_fault);
+        wrong.into_iter().for_each(|PropertyViolation { property, how }| self.fail(property, how));
+    }
+
+    /// Records how a task management function ended.
+    pub(super) fn note_managed(&mut self, ticket: Ticket, answer: Option<bool>) {
+        if let Some(views) = &mut self.views {
+            views.managed(ticket, answer);
+        }
+        let Some(Managing { initiator, .. }) = self.managing.remove(&ticket) else {
+            return self.fail(Property::Ends, format!("management request {} ended twice", ticket.0));
+        };
+        self.causes.iter_mut().for_each(|judge| judge.function_ended(initiator, ticket, answer));
+    }
+
+    /// Records that an initiator or the target lost a connection between them.
+    pub(super) fn note_connection_lost(&mut self, initiator: usize) {
+        self.causes.iter_mut().for_each(|judge| judge.connection_lost(initiator));
+    }
+
+    /// Records that an initiator reaches its units, in a new I_T nexus or in the one that it had.
+    pub(super) fn note_up(&mut self, initiator: usize, is_new_nexus: bool) {
+        if let Some(views) = &mut self.views {
+            views.up(self.clock.now(), initiator);
+        }
+        if is_new_nexus {
+            let now = self.clock.now();
+            self.causes.iter_mut().for_each(|judge| judge.nexus_began(now, initiator));
         }
     }
 
@@ -122,9 +212,9 @@ impl World {
         self.handle_events();
     }
 
-    /// Checks whether an initiator may have lost its session.
-    pub(super) fn note_down(&mut self, initiator: usize) {
-        if !self.actors[initiator].up {
+    /// Checks whether an initiator may have lost its session; `is_final`: because it is to go.
+    pub(super) fn note_down(&mut self, initiator: usize, is_final: bool) {
+        if is_final || !self.actors[initiator].up {
             return;
         }
         let wrong = self.views.as_mut().and_then(|views| views.down(initiator));

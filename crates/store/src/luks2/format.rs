@@ -6,9 +6,10 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use base::int_cast::to_u64;
+use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
-use super::binary::{COPY_LEN_MIN, HeaderCopy, Which};
+use super::binary::{BINARY_LEN, COPY_LEN_MIN, HeaderCopy, Which};
 use super::keyslot::{HashName, Kdf, Keyslot, material_len};
 use super::metadata::{KeyDigest, Metadata, Segment};
 use super::{Copies, Entropy, Error, Header, LuksError, MediumIo};
@@ -24,6 +25,10 @@ const DIGEST_ITERATIONS: u32 = 1000;
 const SALT_LEN: usize = 32;
 /// The length of the pieces in which an area is overwritten.
 const WIPE_PIECE: usize = 64 << 10;
+/// How a medium begins whose header is being written. It is in no header and no other format.
+const MARK: &[u8] = b"targe: a LUKS2 header is being written here\n";
+const MARK_LEN: usize = 512;
+const MARK_SUM_LEN: usize = 32;
 
 /// What the derivation of a key costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +64,9 @@ pub struct NewHeader<'a> {
 /// Makes a header at the start of a medium of `medium_len` bytes. Whatever was there is lost; the data
 /// from [`DATA_OFFSET`] on is not touched.
 ///
+/// A mark stands at the start of the medium from before the first byte of the header until the primary copy,
+/// which is written last, takes its place. After a crash [`is_unfinished`] finds it.
+///
 /// # Errors
 /// [`LuksError::TooSmall`] if the header leaves no room for data; then nothing was written.
 pub fn format<M: MediumIo>(
@@ -83,10 +91,37 @@ pub fn format<M: MediumIo>(
         json: metadata.encode(COPY_LEN_MIN),
     };
     let header = Header { copy, metadata, copies: Copies::Intact };
-    io.write(areas_at, &material).map_err(Error::Io)?;
-    io.flush().map_err(Error::Io)?;
-    header.write_copies(io, entropy)?;
+    io.write(0, &mark()).and_then(|()| io.flush()).map_err(Error::Io)?;
+    io.write(areas_at, &material).and_then(|()| io.flush()).map_err(Error::Io)?;
+    header.write_copy(io, Which::Secondary, entropy)?;
+    header.write_copy(io, Which::Primary, entropy)?;
     Ok(header)
+}
+
+/// Returns whether a call of [`format`] on the medium was interrupted. Then the bytes before [`DATA_OFFSET`]
+/// are part of a header, and the call can be repeated if the rest of the medium is still blank.
+///
+/// # Errors
+/// As the medium reports them.
+pub fn is_unfinished<M: MediumIo>(io: &mut M, medium_len: u64) -> Result<bool, M::Error> {
+    if medium_len < to_u64(BINARY_LEN) {
+        return Ok(false);
+    }
+    let (mut start, mark) = (vec![0; BINARY_LEN], mark());
+    io.read(0, &mut start)?;
+    // The rest of the block may not have been written.
+    Ok(start.get(..MARK_LEN) == mark.get(..MARK_LEN))
+}
+
+/// Returns the first block of a medium whose header is being written. Its first sector, which the medium
+/// writes whole or not, is the mark.
+fn mark() -> Vec<u8> {
+    let mut block = MARK.to_vec();
+    block.resize(MARK_LEN - MARK_SUM_LEN, 0);
+    let sum: [u8; MARK_SUM_LEN] = Sha256::digest(&block).into();
+    block.extend_from_slice(&sum);
+    block.resize(BINARY_LEN, 0);
+    block
 }
 
 impl Header {
@@ -131,7 +166,8 @@ impl Header {
         while at < end {
             let inside = areas.iter().find(|(from, len)| (*from..from.saturating_add(*len)).contains(&at));
             if let Some((from, len)) = inside {
-                at = from.saturating_add(*len).next_multiple_of(AREA_ALIGN);
+                // An area at the end of all numbers has nothing after it.
+                at = from.saturating_add(*len).checked_next_multiple_of(AREA_ALIGN).unwrap_or(end);
                 continue;
             }
             let next = areas.iter().map(|(from, _)| *from).filter(|from| *from > at).min().unwrap_or(end);
@@ -213,15 +249,6 @@ impl Header {
                 area_end <= end && taken.iter().all(free)
             })
             .ok_or(LuksError::NoRoom)
-    }
-
-    fn write_copies<M: MediumIo>(
-        &self,
-        io: &mut M,
-        entropy: Entropy<'_, M::Error>,
-    ) -> Result<(), Error<M::Error>> {
-        self.write_copy(io, Which::Primary, entropy)?;
-        self.write_copy(io, Which::Secondary, entropy)
     }
 
     fn write_copy<M: MediumIo>(

@@ -5,12 +5,13 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use argon2::{Algorithm, Argon2, Params, Version};
+use base::int_cast::to_u64;
 use hmac::{Hmac, KeyInit, Mac};
 use sha1::Sha1;
 use sha2::{Digest, Sha256, Sha512};
 use zeroize::Zeroizing;
 
-use super::LuksError;
+use super::{LuksError, shorten};
 use crate::encrypt::MediaKey;
 use crate::encrypt::xts::Xts;
 
@@ -36,13 +37,16 @@ pub(super) enum HashName {
 }
 
 impl HashName {
-    pub(super) fn by_name(name: &str) -> Option<Self> {
-        match name {
-            "sha1" => Some(Self::Sha1),
-            "sha256" => Some(Self::Sha256),
-            "sha512" => Some(Self::Sha512),
-            _ => None,
-        }
+    /// The hash functions that this release knows.
+    pub(super) const ALL: [Self; 3] = [Self::Sha1, Self::Sha256, Self::Sha512];
+
+    /// Finds a hash function by its name; `used_for` says in a sentence what uses it.
+    ///
+    /// # Errors
+    /// [`LuksError::Hash`]
+    pub(super) fn by_name(name: &str, used_for: &'static str) -> Result<Self, LuksError> {
+        let found = Self::ALL.into_iter().find(|hash| hash.name() == name);
+        found.ok_or_else(|| LuksError::Hash { used_for, name: shorten(name) })
     }
 
     pub(super) const fn name(self) -> &'static str {
@@ -50,6 +54,15 @@ impl HashName {
             Self::Sha1 => "sha1",
             Self::Sha256 => "sha256",
             Self::Sha512 => "sha512",
+        }
+    }
+
+    /// Returns the length of a digest in bytes.
+    pub(super) const fn len(self) -> usize {
+        match self {
+            Self::Sha1 => 20,
+            Self::Sha256 => 32,
+            Self::Sha512 => 64,
         }
     }
 
@@ -98,6 +111,17 @@ impl Kdf {
         if allowed { Ok(()) } else { Err(LuksError::TooCostly) }
     }
 
+    /// Returns the work of deriving a key of `key_len` bytes: passes times KiB of Argon2, or a PBKDF2
+    /// iteration for each block, which takes about as long.
+    fn work(&self, key_len: usize) -> u64 {
+        match self {
+            Self::Argon2 { passes, memory_kib, .. } => {
+                u64::from(*memory_kib).saturating_mul(u64::from(*passes))
+            }
+            Self::Pbkdf2 { hash, iterations, .. } => pbkdf2_work(*hash, *iterations, key_len),
+        }
+    }
+
     fn derive(&self, passphrase: &[u8], key_len: usize) -> Result<Zeroizing<Vec<u8>>, LuksError> {
         self.check()?;
         let mut key = Zeroizing::new(vec![0; key_len]);
@@ -138,7 +162,17 @@ pub(super) struct Keyslot {
     pub(super) kdf: Kdf,
 }
 
+/// Returns the work of PBKDF2, in the unit of [`Kdf::work`].
+pub(super) fn pbkdf2_work(hash: HashName, iterations: u32, out_len: usize) -> u64 {
+    u64::from(iterations).saturating_mul(to_u64(out_len.div_ceil(hash.len())))
+}
+
 impl Keyslot {
+    /// Returns the work of trying a secret, in the unit of [`Kdf::work`].
+    pub(super) fn work(&self) -> u64 {
+        self.kdf.work(self.area_key_len)
+    }
+
     /// Returns how many bytes of the area the split key takes: whole sectors.
     pub(super) const fn material_len(&self) -> usize {
         material_len(self.key_len)
@@ -268,7 +302,7 @@ mod tests {
     fn a_key_comes_out_of_its_keyslot_only_with_the_passphrase() {
         for (key_len, hash) in [(64, HashName::Sha256), (32, HashName::Sha512), (64, HashName::Sha1)] {
             let kdf = Kdf::Pbkdf2 { hash, iterations: 10, salt: vec![7; 32] };
-            let area_len = base::int_cast::to_u64(material_len(key_len));
+            let area_len = to_u64(material_len(key_len));
             let slot = Keyslot { key_len, hash, area_at: 32768, area_len, area_key_len: key_len, kdf };
             let key = MediaKey::from_slice(&vec![0x5a; key_len]).unwrap();
             let mut noise = Zeroizing::new(vec![0; slot.material_len()]);

@@ -3,7 +3,6 @@
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
-use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -12,14 +11,22 @@ use base::int_cast::{to_u64, to_usize};
 use base64ct::{Base64, Encoding};
 use serde_json::{Map, Value, json};
 
-use super::keyslot::{HashName, Kdf, Keyslot, STRIPES};
-use super::{LuksError, NAME_SHOWN_MAX};
+use super::binary::BINARY_LEN;
+use super::keyslot::{HashName, Kdf, Keyslot, STRIPES, pbkdf2_work};
+use super::{LuksError, shorten};
 use crate::encrypt::{DataUnit, MediaKey};
 
 /// The most keyslots of a header.
 pub(super) const KEYSLOTS_MAX: usize = 32;
 /// The most digests that are looked at: one for each keyslot at worst.
 const DIGESTS_MAX: usize = KEYSLOTS_MAX;
+/// The greatest length in bytes of the region for areas, which cryptsetup accepts.
+const KEYSLOTS_LEN_MAX: u64 = 128 << 20;
+/// The length of every salt in bytes.
+const SALT_LEN: usize = 32;
+/// The most work of trying a secret on every keyslot: four minutes or so of one processor. With cryptsetup's
+/// defaults, 32 keyslots take half of that.
+const UNLOCK_WORK_MAX: u64 = 1 << 28;
 /// The longest salt or digest in bytes.
 const BLOB_LEN_MAX: usize = 256;
 /// The cipher that segments and areas are encrypted with.
@@ -66,6 +73,11 @@ impl KeyDigest {
         self.hash.pbkdf2(key.bytes(), &self.salt, self.iterations, &mut digest);
         !digest.is_empty() && digest == self.digest
     }
+
+    /// Returns the work of a comparison, in the unit of [`Kdf::work`].
+    fn work(&self) -> u64 {
+        pbkdf2_work(self.hash, self.iterations, self.digest.len())
+    }
 }
 
 impl Metadata {
@@ -80,6 +92,12 @@ impl Metadata {
         let config = member(&root, "config")?;
         requirements(config)?;
         let keyslots_len = number(config, "keyslots_size")?;
+        if keyslots_len > KEYSLOTS_LEN_MAX || !keyslots_len.is_multiple_of(4096) {
+            return Err(LuksError::Metadata("the region of keyslots has an impossible length"));
+        }
+        if number(config, "json_size")? != to_u64(copy_len.saturating_sub(BINARY_LEN)) {
+            return Err(LuksError::Metadata("the metadata have another length than the header says"));
+        }
         let areas_at = to_u64(copy_len).saturating_mul(2);
         let areas = (areas_at, areas_at.saturating_add(keyslots_len));
         let (segment_id, segment) = segment(&root)?;
@@ -87,6 +105,7 @@ impl Metadata {
         if segment.offset < areas.1 {
             return Err(LuksError::Metadata("the data does not begin behind the keyslots"));
         }
+        check_areas(&root, areas)?;
         let digests = digests(&root, segment_id)?;
         let mut keyslots = BTreeMap::new();
         for (id, slot) in object(&root, "keyslots")? {
@@ -99,7 +118,23 @@ impl Metadata {
                 keyslots.insert(id, keyslot(slot, areas));
             }
         }
-        Ok(Self { keyslots, segment, digests, keyslots_len })
+        let metadata = Self { keyslots, segment, digests, keyslots_len };
+        // A wrong secret is tried on every keyslot.
+        if metadata.unlock_work() > UNLOCK_WORK_MAX {
+            return Err(LuksError::TooCostlyTogether);
+        }
+        Ok(metadata)
+    }
+
+    /// Returns the work of trying a secret on every keyslot that can be used, in the unit of [`Kdf::work`].
+    fn unlock_work(&self) -> u64 {
+        let digest_work = |id: u32| {
+            let digests = self.digests.iter().filter(move |digest| digest.keyslots.contains(&id));
+            digests.fold(0, |sum: u64, digest| sum.saturating_add(digest.work()))
+        };
+        let usable = self.keyslots.iter().filter_map(|(id, slot)| Some((*id, slot.as_ref().ok()?)));
+        let works = usable.map(|(id, slot)| slot.work().saturating_add(digest_work(id)));
+        works.fold(0, u64::saturating_add)
     }
 
     /// Returns the areas of all keyslots as the first byte and the length, whatever the keyslots are for.
@@ -127,7 +162,7 @@ impl Metadata {
             .collect();
         let segment = &self.segment;
         let len = segment.len.map_or_else(|| "dynamic".to_owned(), |len| len.to_string());
-        let json_len = copy_len.saturating_sub(super::binary::BINARY_LEN);
+        let json_len = copy_len.saturating_sub(BINARY_LEN);
         let root = json!({
             "keyslots": keyslots,
             "tokens": {},
@@ -227,15 +262,40 @@ fn segment(root: &Value) -> Result<(&str, Segment), LuksError> {
         _ => Some(number(segment, "size")?),
     };
     let unit = u64::from(sector_len.bytes());
-    if !offset.is_multiple_of(512) || len.is_some_and(|len| !len.is_multiple_of(unit)) {
+    if !offset.is_multiple_of(512) || len.is_some_and(|len| len == 0 || !len.is_multiple_of(unit)) {
         return Err(LuksError::Metadata("the data is not whole sectors"));
     }
     Ok((id, Segment { offset, len, iv_tweak: number(segment, "iv_tweak")?, sector_len }))
 }
 
+/// Refuses a header in which the area of a keyslot, whatever the keyslot is for, is not within `areas` (the
+/// first byte and the one after the last), or overlaps another one.
+fn check_areas(root: &Value, areas: (u64, u64)) -> Result<(), LuksError> {
+    let slots = object(root, "keyslots")?;
+    if slots.len() > KEYSLOTS_MAX {
+        return Err(LuksError::Metadata("there are too many keyslots"));
+    }
+    let mut taken = Vec::with_capacity(slots.len());
+    for slot in slots.values() {
+        let area = member(slot, "area")?;
+        let (at, len) = (number(area, "offset")?, number(area, "size")?);
+        let end = at.checked_add(len).filter(|end| at >= areas.0 && at < *end && *end <= areas.1);
+        taken.push((at, end.ok_or(LuksError::Metadata("a keyslot's area is not where areas are"))?));
+    }
+    taken.sort_unstable();
+    let overlap = taken.iter().zip(taken.iter().skip(1)).any(|(before, after)| after.0 < before.1);
+    if overlap { Err(LuksError::Metadata("the areas of two keyslots overlap")) } else { Ok(()) }
+}
+
+/// Reads the digests of a segment's key. Each keyslot has one at most: otherwise a key would only have to
+/// match one of several.
 fn digests(root: &Value, segment: &str) -> Result<Vec<KeyDigest>, LuksError> {
-    let mut digests = Vec::new();
-    for digest in object(root, "digests")?.values().take(DIGESTS_MAX) {
+    let mut digests: Vec<KeyDigest> = Vec::new();
+    let all = object(root, "digests")?;
+    if all.len() > DIGESTS_MAX {
+        return Err(LuksError::Metadata("there are too many key digests"));
+    }
+    for digest in all.values() {
         let segments = member(digest, "segments")?.as_array();
         if !segments.is_some_and(|ids| ids.iter().any(|id| id.as_str() == Some(segment))) {
             continue;
@@ -243,14 +303,20 @@ fn digests(root: &Value, segment: &str) -> Result<Vec<KeyDigest>, LuksError> {
         if text(digest, "type")? != "pbkdf2" {
             return Err(LuksError::Metadata("the digest of the key is of an unknown type"));
         }
-        let hash = HashName::by_name(text(digest, "hash")?);
-        let hash = hash.ok_or(LuksError::Metadata("the digest of the key uses an unknown hash"))?;
+        let hash = HashName::by_name(text(digest, "hash")?, "the digest of the key uses")?;
         let iterations = small(digest, "iterations")?;
-        let (salt, stored) = (blob(digest, "salt")?, blob(digest, "digest")?);
+        let (salt, stored) = (salt(digest)?, blob(digest, "digest")?);
+        // A short digest matches a wrong key. cryptsetup takes the length of SHA-1 with any hash.
+        if stored.len() != HashName::Sha1.len() && stored.len() != hash.len() {
+            return Err(LuksError::Metadata("the digest of the key has an impossible length"));
+        }
         Kdf::Pbkdf2 { hash, iterations, salt: Vec::new() }.check()?;
         let ids = member(digest, "keyslots")?.as_array();
         let ids = ids.into_iter().flatten().filter_map(|id| id.as_str()?.parse().ok());
-        let keyslots = ids.take(KEYSLOTS_MAX).collect();
+        let keyslots: Vec<u32> = ids.take(KEYSLOTS_MAX).collect();
+        if digests.iter().any(|other| other.keyslots.iter().any(|id| keyslots.contains(id))) {
+            return Err(LuksError::Metadata("a keyslot has two key digests"));
+        }
         digests.push(KeyDigest { keyslots, hash, iterations, salt, digest: stored });
     }
     if digests.is_empty() { Err(LuksError::Metadata("the data has no key digest")) } else { Ok(digests) }
@@ -262,8 +328,7 @@ fn keyslot(slot: &Value, areas: (u64, u64)) -> Result<Keyslot, LuksError> {
         return Err(LuksError::Metadata("a keyslot is of an unknown type"));
     }
     let (af, area, kdf) = (member(slot, "af")?, member(slot, "area")?, member(slot, "kdf")?);
-    let hash = HashName::by_name(text(af, "hash")?);
-    let hash = hash.ok_or(LuksError::Metadata("a keyslot is split with an unknown hash"))?;
+    let hash = HashName::by_name(text(af, "hash")?, "a keyslot is split with")?;
     if text(af, "type")? != "luks1" || member(af, "stripes")?.as_u64() != Some(to_u64(STRIPES)) {
         return Err(LuksError::Metadata("a keyslot is split in an unknown way"));
     }
@@ -287,7 +352,7 @@ fn keyslot(slot: &Value, areas: (u64, u64)) -> Result<Keyslot, LuksError> {
 }
 
 fn parse_kdf(kdf: &Value) -> Result<Kdf, LuksError> {
-    let salt = blob(kdf, "salt")?;
+    let salt = salt(kdf)?;
     let parsed = match text(kdf, "type")? {
         kind @ ("argon2id" | "argon2i") => Kdf::Argon2 {
             hybrid: kind == "argon2id",
@@ -297,8 +362,7 @@ fn parse_kdf(kdf: &Value) -> Result<Kdf, LuksError> {
             salt,
         },
         "pbkdf2" => {
-            let hash = HashName::by_name(text(kdf, "hash")?);
-            let hash = hash.ok_or(LuksError::Metadata("a keyslot's KDF uses an unknown hash"))?;
+            let hash = HashName::by_name(text(kdf, "hash")?, "a keyslot's KDF uses")?;
             Kdf::Pbkdf2 { hash, iterations: small(kdf, "iterations")?, salt }
         }
         _ => return Err(LuksError::Metadata("a keyslot has an unknown KDF")),
@@ -345,13 +409,16 @@ fn blob(of: &Value, name: &str) -> Result<Vec<u8>, LuksError> {
     if bytes.len() <= BLOB_LEN_MAX { Ok(bytes) } else { Err(INCOMPLETE) }
 }
 
-fn shown(value: &Value) -> String {
-    value.as_str().map_or_else(|| "?".to_owned(), shorten)
+/// Returns a salt, all of which have one length.
+fn salt(of: &Value) -> Result<Vec<u8>, LuksError> {
+    let salt = blob(of, "salt")?;
+    if salt.len() == SALT_LEN {
+        Ok(salt)
+    } else {
+        Err(LuksError::Metadata("a salt has another length than 32 bytes"))
+    }
 }
 
-/// Returns text of a header for an error message: bounded, and without control characters.
-fn shorten(text: &str) -> String {
-    let harmless = |c: &char| c.is_ascii_graphic() || *c == ' ';
-    let short: String = text.chars().filter(harmless).take(NAME_SHOWN_MAX).collect();
-    if short.len() < text.len() { format!("{short}…") } else { short }
+fn shown(value: &Value) -> String {
+    value.as_str().map_or_else(|| "?".to_owned(), shorten)
 }

@@ -236,6 +236,10 @@ fn what_this_release_does_not_know_is_refused_with_its_name() {
             "the LUKS2 image is too small: it has 17825792 bytes where at least 18874368 are needed",
         ),
         (
+            set("/digests/0/hash", json!("whirlpool")),
+            "the LUKS2 header is not usable: the digest of the key uses the hash \"whirlpool\"; supported are sha1, sha256, sha512",
+        ),
+        (
             set("/digests/0/iterations", json!(4_000_000_000_u32)),
             "a keyslot of the LUKS2 image requires more than 1024 MiB of memory for its KDF, or more than about a minute; give it a cheaper one (cryptsetup luksConvertKey)",
         ),
@@ -248,29 +252,182 @@ fn what_this_release_does_not_know_is_refused_with_its_name() {
 }
 
 #[test]
+fn an_image_without_a_keyslot_that_can_be_tried_is_recognized_without_a_secret() {
+    let (mut io, header) = image();
+    assert_eq!(header.expect_keyslot(), Ok(()));
+    edit(&mut io, |root| root["keyslots"]["0"]["kdf"]["memory"] = json!(ARGON2_MEMORY_MAX_KIB + 1));
+    assert_eq!(Header::load(&mut io, LEN).unwrap().expect_keyslot(), Err(LuksError::TooCostly));
+    let (mut io, _) = image();
+    edit(&mut io, |root| root["digests"]["0"]["keyslots"] = json!([]));
+    assert_eq!(Header::load(&mut io, LEN).unwrap().expect_keyslot(), Err(LuksError::NoKeyslot));
+}
+
+#[test]
 fn a_keyslot_that_cannot_be_used_does_not_hide_the_others() {
     let (mut io, _) = image();
     edit(&mut io, |root| root["keyslots"]["0"]["kdf"]["memory"] = json!(2_000_000));
     let header = Header::load(&mut io, LEN).unwrap();
     assert_eq!(header.unlock(&mut io, SECRET).unwrap_err(), Error::Luks(LuksError::TooCostly));
     edit(&mut io, |root| {
-        root["keyslots"]["1"] = root["keyslots"]["0"].clone();
+        let area_at = copy_area(root);
         root["keyslots"]["1"]["kdf"]["memory"] = json!(64);
+        root["keyslots"]["1"]["area"]["offset"] = json!(area_at.to_string());
         root["digests"]["0"]["keyslots"] = json!(["0", "1"]);
     });
+    let mut material = vec![0; AREA_LEN];
+    io.read(AREAS_AT, &mut material).unwrap();
+    io.write(AREAS_AT + to_u64(AREA_LEN), &material).unwrap();
     let header = Header::load(&mut io, LEN).unwrap();
     assert!(header.unlock(&mut io, SECRET).is_ok());
-    for (name, value) in [("offset", json!("32256")), ("offset", json!("16777216")), ("size", json!("4096"))]
-    {
-        let (mut io, _) = image();
-        edit(&mut io, |root| root["keyslots"]["0"]["area"][name] = value);
-        let header = Header::load(&mut io, LEN).unwrap();
-        assert!(matches!(header.unlock(&mut io, SECRET), Err(Error::Luks(LuksError::Metadata(_)))));
-    }
+    assert_eq!(header.expect_keyslot(), Ok(()));
+    let (mut io, _) = image();
+    edit(&mut io, |root| root["keyslots"]["0"]["af"]["hash"] = json!("sha3-256"));
+    let header = Header::load(&mut io, LEN).unwrap();
+    let Err(Error::Luks(unknown)) = header.unlock(&mut io, SECRET) else { panic!("it opens") };
+    assert_eq!(
+        unknown.to_string(),
+        "the LUKS2 header is not usable: a keyslot is split with the hash \"sha3-256\"; supported are sha1, sha256, sha512"
+    );
+    assert_eq!(header.expect_keyslot(), Err(unknown));
+    let (mut io, _) = image();
+    edit(&mut io, |root| root["keyslots"]["0"]["area"]["size"] = json!("4096"));
+    let header = Header::load(&mut io, LEN).unwrap();
+    assert!(matches!(header.unlock(&mut io, SECRET), Err(Error::Luks(LuksError::Metadata(_)))));
     let (mut io, _) = image();
     edit(&mut io, |root| root["digests"]["0"]["keyslots"] = json!([]));
     let header = Header::load(&mut io, LEN).unwrap();
     assert_eq!(header.unlock(&mut io, SECRET).unwrap_err(), Error::Luks(LuksError::NoKeyslot));
+}
+
+const AREAS_AT: u64 = 32768;
+const AREA_LEN: usize = 258_048;
+
+/// Copies keyslot 0 to 1, with an area after its own. Returns where.
+fn copy_area(root: &mut Value) -> u64 {
+    root["keyslots"]["1"] = root["keyslots"]["0"].clone();
+    let area_at = AREAS_AT + to_u64(AREA_LEN);
+    root["keyslots"]["1"]["area"]["offset"] = json!(area_at.to_string());
+    area_at
+}
+
+#[test]
+fn what_cryptsetup_refuses_is_refused() {
+    let base64 = |len: usize| json!(Base64::encode_string(&vec![7; len]));
+    type Change = alloc::boxed::Box<dyn FnOnce(&mut Value)>;
+    let area = |name: &'static str, value: &'static str| -> Change {
+        alloc::boxed::Box::new(move |root| root["keyslots"]["0"]["area"][name] = json!(value))
+    };
+    let digest = |name: &'static str, value: Value| -> Change {
+        alloc::boxed::Box::new(move |root| root["digests"]["0"][name] = value)
+    };
+    let misplaced = "a keyslot's area is not where areas are";
+    let digest_len = "the digest of the key has an impossible length";
+    let salt_len = "a salt has another length than 32 bytes";
+    let cases: [(Change, &str); 16] = [
+        (digest("digest", base64(1)), digest_len),
+        (digest("digest", base64(19)), digest_len),
+        (digest("digest", base64(21)), digest_len),
+        (digest("digest", base64(64)), digest_len),
+        (digest("salt", base64(31)), salt_len),
+        (digest("salt", base64(0)), salt_len),
+        (area("offset", "32256"), misplaced),
+        (area("offset", "16777216"), misplaced),
+        (area("offset", "18446744073709547520"), misplaced),
+        (area("size", "18446744073709518848"), misplaced),
+        (area("size", "18446744073709551615"), misplaced),
+        (area("size", "0"), misplaced),
+        (
+            alloc::boxed::Box::new(|root| {
+                copy_area(root);
+                root["keyslots"]["1"]["area"]["offset"] = json!((AREAS_AT + 4096).to_string());
+            }),
+            "the areas of two keyslots overlap",
+        ),
+        (
+            alloc::boxed::Box::new(|root| root["digests"]["1"] = root["digests"]["0"].clone()),
+            "a keyslot has two key digests",
+        ),
+        (
+            alloc::boxed::Box::new(|root| root["config"]["keyslots_size"] = json!("18446744073709518848")),
+            "the region of keyslots has an impossible length",
+        ),
+        (
+            alloc::boxed::Box::new(|root| root["config"]["json_size"] = json!("4096")),
+            "the metadata have another length than the header says",
+        ),
+    ];
+    for (number, (change, reason)) in cases.into_iter().enumerate() {
+        let (mut io, _) = image();
+        edit(&mut io, change);
+        assert_eq!(why(Header::load(&mut io, LEN)), LuksError::Metadata(reason), "case {number}");
+    }
+    // The salt of a keyslot's KDF, and 20 bytes of digest, which cryptsetup takes with every hash.
+    let (mut io, _) = image();
+    edit(&mut io, |root| root["keyslots"]["0"]["kdf"]["salt"] = base64(16));
+    let header = Header::load(&mut io, LEN).unwrap();
+    assert_eq!(header.unlock(&mut io, SECRET).unwrap_err(), Error::Luks(LuksError::Metadata(salt_len)));
+    let (mut io, header) = image();
+    let short = Base64::encode_string(&header.metadata.digests[0].digest[..20]);
+    edit(&mut io, |root| root["digests"]["0"]["digest"] = json!(short));
+    assert!(Header::load(&mut io, LEN).unwrap().unlock(&mut io, SECRET).is_ok());
+}
+
+#[test]
+fn a_header_whose_keyslots_take_too_long_together_is_refused() {
+    let costly = |count: u32| {
+        let (mut io, _) = image();
+        edit(&mut io, |root| {
+            let ids: Vec<String> = (0..count).map(|id| id.to_string()).collect();
+            for (number, id) in (0_u64..).zip(&ids) {
+                root["keyslots"][id] = root["keyslots"]["0"].clone();
+                let area_at = AREAS_AT + number * to_u64(AREA_LEN);
+                root["keyslots"][id]["area"]["offset"] = json!(area_at.to_string());
+                // The most that one keyslot may take.
+                root["keyslots"][id]["kdf"]["memory"] = json!(1 << 20);
+                root["keyslots"][id]["kdf"]["time"] = json!(60);
+            }
+            root["digests"]["0"]["keyslots"] = json!(ids);
+        });
+        Header::load(&mut io, LEN)
+    };
+    assert_eq!(costly(4).unwrap().keyslots(), 4);
+    assert_eq!(why(costly(5)), LuksError::TooCostlyTogether);
+    let (mut io, _) = image();
+    // A digest is compared for each of its keyslots.
+    edit(&mut io, |root| {
+        root["digests"]["0"]["iterations"] = json!(100_000_000);
+        for id in 1..3_u64 {
+            root["keyslots"][id.to_string()] = root["keyslots"]["0"].clone();
+            let area_at = AREAS_AT + id * to_u64(AREA_LEN);
+            root["keyslots"][id.to_string()]["area"]["offset"] = json!(area_at.to_string());
+        }
+        root["digests"]["0"]["keyslots"] = json!(["0", "1", "2"]);
+    });
+    assert_eq!(why(Header::load(&mut io, LEN)), LuksError::TooCostlyTogether);
+}
+
+#[test]
+fn volumes_have_the_same_name_only_with_the_same_place_form_and_key() {
+    let (mut io, header) = image();
+    let name = header.volume_name();
+    assert!(name.starts_with(&header.uuid()), "{name}");
+    // A repair, another keyslot and another KDF leave the data as they are.
+    edit(&mut io, |root| root["keyslots"]["0"]["kdf"]["time"] = json!(2));
+    assert_eq!(Header::load(&mut io, LEN).unwrap().volume_name(), name);
+    let changes: [fn(&mut Value); 4] = [
+        |root| root["segments"]["0"]["offset"] = json!("16777728"),
+        |root| root["segments"]["0"]["size"] = json!("512"),
+        |root| root["segments"]["0"]["sector_size"] = json!(4096),
+        |root| root["segments"]["0"]["iv_tweak"] = json!("8"),
+    ];
+    for change in changes {
+        let (mut io, _) = image();
+        edit(&mut io, change);
+        assert_ne!(Header::load(&mut io, LEN).unwrap().volume_name(), name);
+    }
+    let erased = header.replace_key(&mut io, &new(&key(2)), &mut random(2)).unwrap();
+    assert_eq!(erased.uuid(), header.uuid());
+    assert_ne!(erased.volume_name(), name);
 }
 
 #[test]
@@ -298,6 +455,41 @@ fn damaged_headers_are_refused_and_never_panic() {
             }
         }
     }
+}
+
+#[test]
+fn an_interrupted_format_can_be_repeated_whenever_the_power_goes() {
+    let mut seen = BTreeMap::new();
+    for (budget, seed) in (0..12).flat_map(|budget| (0..6).map(move |seed| (budget, seed))) {
+        let context = alloc::format!("budget {budget}, seed {seed}");
+        let power = Power::new(LEN);
+        // The second attempt is interrupted too: it finds what the first one left.
+        for attempt in 0..2 {
+            let mut io = AtOnce { store: power.store(), budget };
+            let made = format(&mut io, LEN, &new(&key(attempt)), &mut random(seed + u64::from(attempt)));
+            power.cut(seed + u64::from(attempt));
+            let mut io = AtOnce::new(power.store());
+            let mut start = alloc::vec![0; to_usize(DATA_OFFSET)];
+            io.read(0, &mut start).unwrap();
+            let found = match Header::load(&mut io, LEN) {
+                Ok(mut header) => {
+                    assert_eq!(header.unlock(&mut io, SECRET).unwrap().key.bytes(), key(attempt).bytes());
+                    header.repair(&mut io, &mut random(3)).unwrap();
+                    expect_whole(&mut io, &key(attempt), &context);
+                    "whole"
+                }
+                Err(Error::Luks(LuksError::Unfinished)) => "unfinished",
+                Err(Error::Luks(LuksError::NotLuks)) if start.iter().all(|byte| *byte == 0) => "blank",
+                Err(other) => panic!("{context}, attempt {attempt}: {other:?}"),
+            };
+            assert!(made.is_err() || found == "whole", "{context}, attempt {attempt}: {found}");
+            *seen.entry(found).or_insert(0) += 1;
+            if found == "whole" {
+                break;
+            }
+        }
+    }
+    assert!(["whole", "unfinished", "blank"].iter().all(|found| seen[found] > 5), "{seen:?}");
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use ::attach::ublk::{Device, DeviceKey, DeviceUse, Started};
+use ::attach::device_key::{DeviceKeys, DeviceStack};
+use ::attach::ublk::{Device, DeviceUse, Started};
 use daemon::config::show_size;
 use initiator::{Client, Disk, Url, block_on};
 use iscsi::name::Isid;
@@ -38,21 +39,32 @@ pub(super) fn ready(name: &str) -> Result<(), Failure> {
 /// Logs in with the initiator port of the device's server. The session of a dead server ends, with all that
 /// it left at the target.
 pub(super) fn disks(client: &Client, urls: &[Url], name: &str) -> Result<Vec<Disk>, Failure> {
-    let open = |(member, url)| {
-        let [a, b, c, d, e] = ::attach::ublk::initiator_id(name.as_bytes(), member);
-        let isid = Isid::random([a, b, c], u16::from_be_bytes([d, e]));
-        let options = connect::options(url).isid(isid.0);
-        block_on(options.open(client, url)).map_err(|why| connect::failure(&why))
-    };
+    let open = |(member, url)| connect::disk_as(client, url, member_isid(name, member, url));
     urls.iter().enumerate().map(open).collect()
+}
+
+/// Returns the ISID of the device's server for a disk: the one in the URL, or else the same for every server
+/// of the device.
+fn member_isid(name: &str, member: usize, url: &Url) -> Isid {
+    super::url_isid(url).unwrap_or_else(|| super::server_isid(name.as_bytes(), member))
+}
+
+/// Returns what the local disk shows. `volume_name` names the LUKS2 volume on the disks, if they are
+/// decrypted.
+pub(super) fn stack(urls: &[Url], disks: &[Disk], volume_name: Option<&str>) -> Result<DeviceStack, Failure> {
+    let initiator = |url: &Url| {
+        let name = url.endpoint.initiator_name();
+        name.map(|name| name.to_string()).map_err(|why| Failure::Failed(connect::error_chain(&why)))
+    };
+    let initiators = urls.iter().map(initiator).collect::<Result<Vec<_>, Failure>>()?.join(" ");
+    Ok(DeviceStack { disks: identities(disks)?, initiators, decryption: volume_name.map(str::to_owned) })
 }
 
 /// Serves the device.
 pub(super) fn serve(
     whole: Arc<dyn SharedStore>,
-    disks: &[Disk],
+    keys: DeviceKeys,
     urls: &str,
-    name: &str,
     (tell, end): (Sender<Wakeup>, &Shutdown),
 ) -> Result<(), Failure> {
     let size = show_size(whole.capabilities().len);
@@ -60,8 +72,7 @@ pub(super) fn serve(
         // The main thread may have dropped the receiver already.
         let _ = tell.send(Wakeup::Unused);
     });
-    let key = DeviceKey::new(name.as_bytes(), identities(disks)?.as_bytes());
-    let device = Device::start(whole, key, event_logger(), ended)
+    let device = Device::start(whole, keys, event_logger(), ended)
         .map_err(|why| Failure::Failed(connect::error_chain(&why)))?;
     let path = device.path();
     match device.started() {
@@ -145,6 +156,11 @@ mod tests {
         for (number, other) in others.iter().enumerate() {
             assert!(*other != plain && !others[..number].contains(other), "{other}");
         }
+        let isid = |member, text| member_isid(&plain, member, &Url::parse(text).unwrap());
+        assert_eq!(isid(0, one), isid(0, two), "the name of the device decides");
+        assert_ne!(isid(0, one), isid(1, one));
+        let chosen = format!("{one}?isid=800000000007");
+        assert_eq!(isid(0, &chosen), Isid([0x80, 0, 0, 0, 0, 7]));
         assert!(!name(&["iscsi://me%secret@host/iqn.2026-11.org.targe:rig/0"], None).contains("secret"));
     }
 }

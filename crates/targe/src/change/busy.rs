@@ -18,7 +18,8 @@ pub(super) fn refusal(sessions: &[AffectedSession]) -> Option<String> {
             text += ", ";
         }
         target = Some(&session.target);
-        text += &format!("{} (session {}{})", session.initiator, session.isid, lost(session));
+        let kind = if session.logged_in { "session" } else { "without a session now, port" };
+        text += &format!("{} ({kind} {}{})", session.initiator, session.isid, lost(session));
     }
     match (sessions.len(), sessions.len().saturating_sub(NAMED_MAX)) {
         (0, _) => return None,
@@ -30,7 +31,13 @@ pub(super) fn refusal(sessions: &[AffectedSession]) -> Option<String> {
 
 /// Returns what happens to a session, as one line of the plan.
 pub(super) fn line(session: &AffectedSession) -> String {
-    let AffectedSession { target, initiator, isid, ends, luns, login_needs } = session;
+    let AffectedSession { target, initiator, isid, logged_in, ends, luns, login_needs } = session;
+    if !logged_in {
+        return format!(
+            "! port {isid} of {initiator}, which has lost its session with {target}: loses {}",
+            numbers(luns)
+        );
+    }
     let what = match (ends, luns.as_slice(), login_needs) {
         (true, [], _) => "ends".to_owned(),
         (true, luns, _) => format!("ends; it has {}", numbers(luns)),
@@ -64,6 +71,7 @@ mod tests {
             target: target.to_owned(),
             initiator: initiator.to_owned(),
             isid: "00023d000001".to_owned(),
+            logged_in: true,
             ends: false,
             luns: luns.to_vec(),
             login_needs: None,
@@ -91,5 +99,18 @@ mod tests {
         assert_eq!(line(&one), "! session 00023d000001 of iqn.a with iqn.t: loses LUN 1");
         one.ends = true;
         assert_eq!(line(&one), "! session 00023d000001 of iqn.a with iqn.t: ends; it has LUN 1");
+    }
+
+    #[test]
+    fn a_host_that_lost_its_session_lately_is_named_like_one_with_a_session() {
+        let one = AffectedSession { logged_in: false, ..session("iqn.t", "iqn.a", &[0]) };
+        assert_eq!(
+            line(&one),
+            "! port 00023d000001 of iqn.a, which has lost its session with iqn.t: loses LUN 0"
+        );
+        assert_eq!(
+            refusal(&[one]).unwrap(),
+            "iqn.t is used by iqn.a (without a session now, port 00023d000001, LUN 0); log them out first, or say --force"
+        );
     }
 }

@@ -5,18 +5,23 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use csi::target_admin::{Access, AdminError, TargetAdmin, VolumeTarget};
+use csi::target_admin::{Access, AdminError, Login, Strength, TargetAdmin, VolumeTarget};
 use daemon::admin::api::{Method, Request, Status};
 use daemon::admin::lun_api::{LunList, LunSelector, Snapshot, Snapshots};
 use daemon::config::{AuthPlace, Edit};
 use daemon::config_file::LockedFile;
+use security::opaque::{Password, StretchCost, USUAL_COST};
+use security::password_file::UserName;
 
-use crate::change::{ChangeArgs, Target, call, candidate_of_all};
+use crate::change::{ChangeArgs, Target, call, candidate_of_all, has_target};
 use crate::{Failure, daemon_socket};
 
 /// How long a snapshot may take: writing out and cloning take at most 240 seconds each, and nearly always
 /// seconds.
 const SNAPSHOT_MAX: Duration = Duration::from_secs(250);
+
+/// The cost of trying a password that nobody can guess anyway.
+const LEAST_COST: StretchCost = StretchCost { memory_kib: 8, passes: 1, lanes: 1 };
 
 /// A running daemon.
 pub(super) struct Daemon {
@@ -38,11 +43,8 @@ impl Daemon {
         self.status()?;
         let how = ChangeArgs { dry_run: false, socket: self.socket.clone(), json: true };
         let mut target = Target::open(&how, LockedFile::open).map_err(refused)?;
-        // Without this, a file with mistakes would look like one that lacks the target.
-        candidate_of_all(&[], action, true, target.file()).map_err(refused)?;
-        let remove = [Edit::RemoveTarget { name: name.to_owned() }];
-        let exists = candidate_of_all(&remove, action, true, target.file()).is_ok();
-        let edits = edits(exists);
+        let source = target.source().map_err(refused)?;
+        let edits = edits(has_target(name, &source).map_err(refused)?);
         if edits.is_empty() {
             if self.serves(name)? {
                 return Err(AdminError::Refused(format!(
@@ -52,7 +54,7 @@ impl Daemon {
             }
             return Ok(());
         }
-        let candidate = candidate_of_all(&edits, action, true, target.file()).map_err(refused)?;
+        let candidate = candidate_of_all(&edits, action, true, &source).map_err(refused)?;
         target.change_quietly(&candidate, &how).map_err(refused)
     }
 
@@ -69,10 +71,24 @@ impl Daemon {
 
 impl TargetAdmin for Daemon {
     fn serve(&self, target: &VolumeTarget) -> Result<(), AdminError> {
-        self.edit(&target.name, "csi publish", |exists| {
-            let remove = exists.then(|| Edit::RemoveTarget { name: target.name.clone() });
-            remove.into_iter().chain(additions(target)).collect()
-        })
+        self.edit(&target.name, "csi publish", |exists| edits(target, exists))
+    }
+
+    fn password_records(
+        &self,
+        user: &str,
+        password: &str,
+        strength: Strength,
+    ) -> Result<Vec<u8>, AdminError> {
+        let cost = match strength {
+            Strength::Random => LEAST_COST,
+            Strength::Chosen => USUAL_COST,
+        };
+        let user = UserName::new(user).map_err(|why| AdminError::Refused(why.to_string()))?;
+        let password =
+            Password::new(password.as_bytes()).map_err(|why| AdminError::Refused(why.to_string()))?;
+        let text = daemon::passwords::text_of(&user, &password, cost).map_err(AdminError::Refused)?;
+        Ok(text.as_bytes().to_vec())
     }
 
     fn remove(&self, name: &str) -> Result<(), AdminError> {
@@ -114,23 +130,38 @@ impl TargetAdmin for Daemon {
     }
 }
 
-/// Returns the edits that add a target.
-fn additions(target: &VolumeTarget) -> Vec<Edit> {
-    let VolumeTarget { name, file, bytes, naa, serial, settings, access } = target;
+/// Returns the edits that add a target, or replace the one that exists.
+fn edits(target: &VolumeTarget, exists: bool) -> Vec<Edit> {
+    let VolumeTarget { name, file, bytes, naa, serial, settings, protection, access } = target;
+    let own_name = name.clone();
     let settings: String = settings.iter().map(|(key, value)| format!(",{key}={value}")).collect();
     let lun = format!("file:{},lun=0,size={bytes},naa={naa},serial={serial}{settings}", file.display());
-    let mut edits = vec![Edit::AddTarget { name: name.clone(), luns: vec![lun], settings: Vec::new() }];
-    for Access { initiator, read_only, user, secret_file } in access {
+    let luns = vec![lun];
+    let settings = match protection.needs_keys() {
+        true => vec![("session.protection".to_owned(), protection.name().to_owned())],
+        false => Vec::new(),
+    };
+    let mut edits = vec![match exists {
+        true => Edit::ReplaceTarget { name: own_name, luns, settings },
+        false => Edit::AddTarget { name: own_name, luns, settings },
+    }];
+    for Access { initiator, read_only, login } in access {
         edits.push(Edit::AddAcl {
             target: name.clone(),
             initiators: vec![initiator.clone()],
             settings: read_only.then(|| ("ro".to_owned(), "true".to_owned())).into_iter().collect(),
             first: false,
         });
-        edits.push(Edit::AddUser {
-            place: AuthPlace::Initiator(name.clone(), initiator.clone()),
-            user: user.clone(),
-            settings: vec![("secret_file".to_owned(), secret_file.display().to_string())],
+        let place = AuthPlace::Initiator(name.clone(), initiator.clone());
+        edits.push(match login {
+            Login::Chap { user, secret_file } => Edit::AddUser {
+                place,
+                user: user.clone(),
+                settings: vec![("secret_file".to_owned(), secret_file.display().to_string())],
+            },
+            Login::Password { password_file } => {
+                Edit::AddPasswordFile { place, password_file: password_file.display().to_string() }
+            }
         });
     }
     edits
@@ -145,5 +176,53 @@ fn message(failure: Failure) -> String {
         Failure::Failed(message) | Failure::Misused(message) | Failure::Misconfigured(message) => {
             message.trim_end().replace('\n', "; ")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use csi::protection::Protection;
+    use security::password_file::PasswordFile;
+
+    use super::*;
+
+    #[test]
+    fn an_encrypted_volume_is_served_with_the_password_login_only() {
+        let target = |protection: Protection, login: Login| VolumeTarget {
+            name: "iqn.2026-11.example:csi:v".to_owned(),
+            file: PathBuf::from("/pool/v.img"),
+            bytes: 1 << 20,
+            naa: "315f136e330e8165".to_owned(),
+            serial: "1".to_owned(),
+            settings: Vec::new(),
+            protection,
+            access: vec![Access { initiator: "iqn.2026-11.example:n".to_owned(), read_only: false, login }],
+        };
+        let login = Login::Password { password_file: PathBuf::from("/pool/p") };
+        let [target_edit, _, login_edit] = &edits(&target(Protection::Encrypt, login), false)[..] else {
+            panic!("three edits");
+        };
+        let settings = vec![("session.protection".to_owned(), "encrypt".to_owned())];
+        assert!(matches!(target_edit, Edit::AddTarget { settings: found, .. } if *found == settings));
+        assert!(
+            matches!(login_edit, Edit::AddPasswordFile { password_file, .. } if password_file == "/pool/p")
+        );
+        let login = Login::Chap { user: "u".to_owned(), secret_file: PathBuf::from("/pool/s") };
+        let [target_edit, _, login_edit] = &edits(&target(Protection::None, login), true)[..] else {
+            panic!("three edits");
+        };
+        assert!(matches!(target_edit, Edit::ReplaceTarget { settings, .. } if settings.is_empty()));
+        assert!(matches!(login_edit, Edit::AddUser { user, .. } if user == "u"));
+    }
+
+    #[test]
+    fn a_password_is_recorded_at_a_cost_of_its_strength() {
+        let daemon = Daemon::new(None);
+        for (strength, cost) in [(Strength::Random, LEAST_COST), (Strength::Chosen, USUAL_COST)] {
+            let text = daemon.password_records("v-1", "0123456789abcdef", strength).unwrap();
+            let file = PasswordFile::parse(&text).unwrap();
+            assert_eq!(file.find("v-1").unwrap().cost(), cost);
+        }
+        assert!(daemon.password_records("v\n1", "0123456789abcdef", Strength::Random).is_err());
     }
 }

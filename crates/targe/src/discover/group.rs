@@ -45,6 +45,11 @@ pub(super) fn show(place: &Endpoint, args: &DiscoverArgs) -> Result<(), Failure>
         let all = found.targets.iter().flat_map(|neighbour| as_json(neighbour, &found));
         print(&format!("{:#}\n", Value::Array(all.collect())));
     }
+    if found.targets.is_empty() {
+        let version = if found.other_version { " in this version of HyperSCSI" } else { "" };
+        let what = "no server exports a target to this group here";
+        return Err(Failure::Failed(format!("{what}{version}")));
+    }
     if found.disputed.is_empty() {
         return Ok(());
     }
@@ -58,10 +63,6 @@ pub(super) fn show(place: &Endpoint, args: &DiscoverArgs) -> Result<(), Failure>
 fn warn(found: &HyperScsiDiscovery) {
     for interface in &found.interfaces_down {
         eprintln!("targe: interface {interface} is not up, or its MTU is less than 1500");
-    }
-    if found.targets.is_empty() {
-        let version = if found.other_version { " in this version of HyperSCSI" } else { "" };
-        eprintln!("targe: no server exports a target to this group here{version}");
     }
     if found.left_out > 0 {
         eprintln!("targe: {} answers were omitted, since there were too many", found.left_out);

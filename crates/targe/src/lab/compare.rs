@@ -1,9 +1,10 @@
-//! `targe lab compare`: what changed between two runs of an experiment.
+//! `targe lab compare`: what changed between runs of an experiment.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use lab::report::compare::{Comparison, MetricChange, MetricName, Verdict, compare};
+use lab::report::compare::{Comparison, Family, MetricChange, MetricName, Unit, Verdict, compare};
 use lab::report::{Estimate, Report, number};
 use serde::Serialize;
 
@@ -12,54 +13,129 @@ use crate::{Failure, print};
 
 #[derive(Debug, Args)]
 pub(crate) struct CompareArgs {
-    /// The result.json of the first run, or its directory
+    /// The first run: its result.json or its directory; or a directory of the directories of several runs
     #[arg(value_name = "FIRST")]
     first: PathBuf,
-    /// The result.json of the second run, or its directory
+    /// The second run, or a directory of several, as the first
     #[arg(value_name = "SECOND")]
     second: PathBuf,
+    /// Compare only this quantity, as the output names it without its unit: `throughput`. Can be repeated.
+    ///
+    /// The fewer quantities are judged together, the smaller the changes that can be found. Choose before you
+    /// look at the result.
+    #[arg(long, value_name = "QUANTITY")]
+    quantity: Vec<String>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
+/// The most runs of a side: they are in memory together.
+const RUNS_MAX: usize = 100;
+
 /// The JSON form of the output.
 #[derive(Serialize)]
 struct Output<'a> {
-    first: Run<'a>,
-    second: Run<'a>,
+    first: SideOutput<'a>,
+    second: SideOutput<'a>,
     #[serde(flatten)]
     comparison: &'a Comparison,
 }
 
+/// A side: where it is, and what its first run is.
 #[derive(Serialize)]
-struct Run<'a> {
+struct SideOutput<'a> {
     path: &'a Path,
     experiment: &'a str,
     started: &'a str,
+    /// When each of its runs started.
+    started_all: Vec<&'a str>,
 }
 
-/// Compares two reports. A change for the worse is no failure: the command did what it was asked for.
+/// Compares reports. A change for the worse is no failure: the command did what it was asked for.
 pub(super) fn run(args: &CompareArgs) -> Result<(), Failure> {
-    let read = |path: &Path| Report::read(path).map_err(|error| Failure::Failed(error.to_string()));
-    let (first, second) = (read(&args.first)?, read(&args.second)?);
+    let (mut first, mut second) = (read_runs(&args.first)?, read_runs(&args.second)?);
+    if !args.quantity.is_empty() {
+        choose(&mut [&mut first, &mut second], &args.quantity)?;
+    }
     let comparison = compare(&first, &second);
     if args.json {
         let output = Output {
-            first: run_of(&args.first, &first),
-            second: run_of(&args.second, &second),
+            first: side_output(&args.first, &first),
+            second: side_output(&args.second, &second),
             comparison: &comparison,
         };
         print(&format!("{}\n", serde_json::json!(output)));
     } else {
         eprint!("{}", warnings(&comparison));
-        print(&show(&comparison));
+        print(&format!("{}{}", limits(&comparison), show(&comparison)));
     }
     Ok(())
 }
 
-fn run_of<'a>(path: &'a Path, report: &'a Report) -> Run<'a> {
-    Run { path, experiment: &report.experiment, started: &report.started }
+/// Leaves the chosen quantities alone in the reports of both sides.
+fn choose(sides: &mut [&mut Vec<Report>; 2], quantities: &[String]) -> Result<(), Failure> {
+    let metrics = || sides.iter().flat_map(|runs| runs.iter()).flat_map(|report| &report.metrics);
+    if let Some(unknown) = quantities.iter().find(|one| metrics().all(|metric| metric.quantity != **one)) {
+        let known: BTreeSet<String> =
+            metrics().map(|metric| metric.quantity.escape_debug().to_string()).collect();
+        let known: Vec<String> = known.into_iter().collect();
+        return Err(Failure::Failed(format!(
+            "--quantity: no report has {unknown}; they have: {}",
+            known.join("; ")
+        )));
+    }
+    for report in sides.iter_mut().flat_map(|runs| runs.iter_mut()) {
+        report.metrics.retain(|metric| quantities.contains(&metric.quantity));
+    }
+    Ok(())
+}
+
+/// Reads the report of a file or directory, or those of the directories in it, in the order of their names.
+fn read_runs(path: &Path) -> Result<Vec<Report>, Failure> {
+    let read = |path: &Path| Report::read(path).map_err(|error| Failure::Failed(error.to_string()));
+    let has_report = |path: &Path| path.join("result.json").is_file();
+    if !path.is_dir() || has_report(path) {
+        return Ok(vec![read(path)?]);
+    }
+    let cannot = |why: std::io::Error| Failure::Failed(format!("{}: {why}", path.display()));
+    let mut runs = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(cannot)? {
+        let run = entry.map_err(cannot)?.path();
+        if has_report(&run) {
+            runs.push(run);
+        }
+    }
+    runs.sort();
+    match runs.len() {
+        // The error names the file that is missing.
+        0 => Ok(vec![read(path)?]),
+        1..=RUNS_MAX => runs.iter().map(|run| read(run)).collect(),
+        count => Err(Failure::Failed(format!("{}: {count} runs; the most is {RUNS_MAX}", path.display()))),
+    }
+}
+
+fn side_output<'a>(path: &'a Path, runs: &'a [Report]) -> SideOutput<'a> {
+    let first = |of: fn(&Report) -> &String| runs.first().map_or("", |report| of(report).as_str());
+    SideOutput {
+        path,
+        experiment: first(|report| &report.experiment),
+        started: first(|report| &report.started),
+        started_all: runs.iter().map(|report| report.started.as_str()).collect(),
+    }
+}
+
+/// Tells what the samples are, and what the comparison cannot tell.
+fn limits(comparison: &Comparison) -> String {
+    let mut text = String::new();
+    if comparison.unit == Unit::Run {
+        let [first, second] = comparison.runs;
+        text = format!("{first} against {second} runs: each run is one sample\n");
+    }
+    for limit in &comparison.limits {
+        text = format!("{text}note: {limit}\n");
+    }
+    if text.is_empty() { text } else { text + "\n" }
 }
 
 fn warnings(comparison: &Comparison) -> Table {
@@ -77,7 +153,7 @@ fn show(comparison: &Comparison) -> String {
     let names = circumstance_names(&changes);
     let mut table = Table::bare();
     let heading: Vec<String> = names.iter().map(|name| name.to_uppercase()).collect();
-    let fixed = ["QUANTITY", "FIRST", "SECOND", "CHANGE", "95 % INTERVAL", ""];
+    let fixed = ["QUANTITY", "FIRST", "SECOND", "CHANGE", "95 % INTERVAL", "FINDS FROM", ""];
     add_row(&mut table, heading.iter().map(String::as_str).chain(fixed));
     for change in changes {
         let cells = row(&names, change);
@@ -85,6 +161,7 @@ fn show(comparison: &Comparison) -> String {
     }
     let mut text = if comparison.changes.is_empty() { String::new() } else { format!("{table}\n") };
     text.push_str(&counts(comparison));
+    text.push_str(&power(comparison));
     text.push_str(&only("first", &comparison.only_first));
     text.push_str(&only("second", &comparison.only_second));
     text
@@ -112,7 +189,8 @@ fn row(names: &[&str], change: &MetricChange) -> Vec<String> {
     let (percent, interval) = percent(change);
     let median = |estimate: &Estimate| number::estimate(estimate).0;
     let measured = [quantity(&change.name), median(&change.first), median(&change.second)];
-    let judged = [percent, interval, word(change.verdict).to_owned()];
+    let finds_from = change.finds_from.map_or_else(String::new, |from| format!("{} %", number::Short(from)));
+    let judged = [percent, interval, finds_from, word(change.verdict).to_owned()];
     names.iter().map(circumstance).chain(measured).chain(judged).collect()
 }
 
@@ -145,14 +223,14 @@ const fn word(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Worse => "worse",
         Verdict::Better => "better",
-        Verdict::Different => "different",
         Verdict::NotSignificant => "not significant",
+        Verdict::NotJudged => "not judged",
     }
 }
 
 /// Returns how many changes have each verdict: `32 quantities: 1 worse, 3 better, 28 not significant`.
 fn counts(comparison: &Comparison) -> String {
-    let all = [Verdict::Worse, Verdict::Better, Verdict::Different, Verdict::NotSignificant];
+    let all = [Verdict::Worse, Verdict::Better, Verdict::NotSignificant, Verdict::NotJudged];
     let count = |verdict| comparison.changes.iter().filter(|change| change.verdict == verdict).count();
     let counts =
         all.into_iter().map(|verdict| (count(verdict), word(verdict))).filter(|(count, _)| *count > 0);
@@ -163,6 +241,42 @@ fn counts(comparison: &Comparison) -> String {
         total => format!("{total} quantities: {}\n", counts.join(", ")),
     }
 }
+
+/// Tells how many changes are judged together, what that promises, and which changes it can find.
+fn power(comparison: &Comparison) -> String {
+    let Family { size, finds_from, .. } = comparison.family;
+    if size == 0 {
+        return String::new();
+    }
+    let mut text = match size {
+        1 => "family: 1 quantity is judged. If nothing differs, it is called different in at most 5 % of such comparisons\n"
+            .to_owned(),
+        size => format!(
+            "family: {size} quantities are judged together (Holm's correction). If nothing differs, one or more of them are \
+             called different in at most 5 % of such comparisons\n"
+        ),
+    };
+    if let Some([least, median, most]) = finds_from.map(|found| found.map(number::Short)) {
+        let range = match size {
+            1 => String::new(),
+            _ => format!(
+                " in the median quantity, from {least} % in the one with the smallest error, and from {most} % in the \
+                          one with the largest"
+            ),
+        };
+        text = format!("{text}power: a change is found in nine cases of ten from {median} % on{range}\n");
+    }
+    if size > FAMILY_LARGE {
+        text.push_str(
+            "note: in so large a family, only large changes can be found. If you ask about one quantity, compare it alone \
+             (--quantity throughput)\n",
+        );
+    }
+    text
+}
+
+/// From this size on, a change must be about twice as large as alone to be found with five runs on a side.
+const FAMILY_LARGE: usize = 50;
 
 /// Lists the metrics that only one report has.
 fn only(which: &str, names: &[MetricName]) -> String {
@@ -188,6 +302,7 @@ mod tests {
             unit: "MB/s".to_owned(),
             better: Better::Higher,
             samples: (0..9).map(|round| value * (1.0 + f64::from(round) / 1000.0)).collect(),
+            resolution: None,
         };
         Report {
             schema: SCHEMA,
@@ -207,12 +322,32 @@ mod tests {
     }
 
     #[test]
+    fn a_comparison_of_single_runs_says_what_it_cannot_tell() {
+        let one = || [report(&[("4K", 100.0)])];
+        let several = |count: usize| vec![report(&[("4K", 100.0)]); count];
+        let said = |first: &[Report], second: &[Report]| limits(&compare(first, second));
+        let text = said(&one(), &one());
+        assert!(
+            text.starts_with("note: one run on each side: the verdicts are about these two runs."),
+            "{text}"
+        );
+        let text = said(&several(3), &several(6));
+        assert!(
+            text.starts_with("3 against 6 runs: each run is one sample\nnote: 3 runs on a side: only"),
+            "{text}"
+        );
+        assert!(said(&several(5), &one()).contains("The spread of the other side counts for both"));
+        assert_eq!(said(&several(5), &several(5)), "5 against 5 runs: each run is one sample\n\n");
+    }
+
+    #[test]
     fn changes_are_shown_with_the_worst_first() {
         let first = report(&[("4K", 100.0), ("8K", 200.0), ("16K", 300.0), ("32K", 0.0), ("gone", 1.0)]);
         let second = report(&[("4K", 100.0), ("8K", 240.0), ("16K", 270.0), ("32K", 5.0)]);
-        let text = show(&compare(&first, &second));
+        let text = show(&compare(&[first], &[second]));
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[0][..4], ["BLOCK", "QUANTITY", "FIRST", "SECOND"]);
+        assert!(text.contains("FINDS FROM"), "{text}");
         let shown = |line: usize| (lines[line][0], *lines[line].last().unwrap());
         assert_eq!((shown(1), shown(2)), (("16K", "worse"), ("8K", "better")));
         assert_eq!((shown(3), shown(4)), (("32K", "better"), ("4K", "significant")));
@@ -222,8 +357,26 @@ mod tests {
     }
 
     #[test]
+    fn the_size_of_the_family_and_what_it_can_find_are_said() {
+        let names: Vec<String> = (0..60).map(|at| format!("{at}K")).collect();
+        let many: Vec<(&str, f64)> = names.iter().map(|name| (name.as_str(), 100.0)).collect();
+        let mut side = report(&many);
+        side.metrics.iter_mut().take(2).for_each(|metric| metric.better = Better::Neither);
+        let text = show(&compare(&[side.clone()], &[side]));
+        assert!(text.contains("60 quantities: 58 not significant, 2 not judged\n"), "{text}");
+        assert!(
+            text.contains("\nfamily: 58 quantities are judged together (Holm's correction). If"),
+            "{text}"
+        );
+        assert!(text.contains(" % on in the median quantity, from "), "{text}");
+        assert!(text.contains("\nnote: in so large a family, only large changes can be found."), "{text}");
+        let text = show(&compare(&[report(&many[..3])], &[report(&many[..3])]));
+        assert!(text.contains("family: 3 quantities") && !text.contains("so large a family"), "{text}");
+    }
+
+    #[test]
     fn reports_without_a_common_quantity_are_said_to_be() {
-        let text = show(&compare(&report(&[]), &report(&[("4K", 1.0)])));
+        let text = show(&compare(&[report(&[])], &[report(&[("4K", 1.0)])]));
         assert!(
             text.starts_with("the reports have no quantity in common\nonly in the second report:"),
             "{text}"
@@ -234,7 +387,7 @@ mod tests {
     fn text_from_a_report_cannot_control_the_terminal() {
         let (first, mut second) = (report(&[("\u{1b}[31m", 1.0)]), report(&[("\u{1b}[31m", 1.0)]));
         second.machine.push(("\u{7}kernel".to_owned(), "\u{1b}]0;".to_owned()));
-        let comparison = compare(&first, &second);
+        let comparison = compare(&[first], &[second]);
         let text = show(&comparison) + &warnings(&comparison).to_string();
         assert!(!text.contains('\u{1b}') && !text.contains('\u{7}') && text.contains("kernel"), "{text}");
     }

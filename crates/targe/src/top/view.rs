@@ -98,7 +98,7 @@ impl View {
         )));
         lines.push(plain(String::new()));
         if let Some(rates) = rates {
-            let table = match self.shown {
+            let mut table = match self.shown {
                 Shown::Luns => {
                     let mut rows: Vec<&LunRate> = rates.luns.iter().collect();
                     self.order.sort(&mut rows, |row| row.rate);
@@ -109,8 +109,13 @@ impl View {
                     self.order.sort(&mut rows, |row| row.rate);
                     sessions(&rows)
                 }
+            };
+            // Names say more than latencies and counts: a narrow screen shows them first.
+            match self.shown {
+                Shown::Luns => table.fit(width, &[4, 3, 5], &[6]),
+                Shown::Sessions => table.fit(width, &[4, 3, 6], &[5, 7]),
             }
-            .to_string();
+            let table = table.to_string();
             let mut rows = table.lines();
             let heading = rows.next().unwrap_or_default();
             lines.push(Line { text: format!("{heading:<width$}"), is_heading: true });
@@ -291,6 +296,32 @@ mod tests {
                 assert!(lines.len() <= height && lines.iter().all(|line| line.chars().count() <= width));
                 assert!(!lines.concat().contains('\u{1b}'));
             }
+        }
+    }
+
+    #[test]
+    fn a_narrow_screen_shows_names() {
+        let mut rates = rates(2);
+        for row in &mut rates.luns {
+            row.target = "iqn.2026-01.com.example.storage:production-database".to_owned();
+        }
+        rates.sessions = vec![SessionRate {
+            initiator: "iqn.2026-01.com.example.hosts:first-host".to_owned(),
+            target: Some("iqn.2026-01.com.example.storage:production-database".to_owned()),
+            isid: "400001370000".to_owned(),
+            from: "192.0.2.144:51234".to_owned(),
+            rate: None,
+            tasks: 3,
+            repaired: 0,
+        }];
+        for width in [60, 80] {
+            let mut view = View::default();
+            let luns = texts(&mut view, &rates, width, 24);
+            assert!(luns[4].contains("production-database/0"), "{luns:?}");
+            view.press(Key::Switch, 24);
+            let sessions = texts(&mut view, &rates, width, 24);
+            assert!(sessions[4].contains("first-host  "), "{sessions:?}");
+            assert!(sessions[4].ends_with("database"), "{sessions:?}");
         }
     }
 

@@ -26,6 +26,28 @@ fn a_load_ends_in_time_and_tells_rates_and_latencies() {
 }
 
 #[test]
+fn a_load_names_the_digests_that_were_negotiated() {
+    let (fixture, daemon) = two_disks();
+    let url = url(&daemon, 0);
+    for (query, digest) in [("", "CRC32C"), ("?header_digest=none&data_digest=none", "None")] {
+        let url = format!("{url}{query}");
+        let args = ["bench", &url, "--time", "0.1", "--warmup", "0"];
+        let (code, text, told) = fixture.run(&[&args[..], &["--json", "--sessions", "2"]].concat());
+        assert_eq!(code, 0, "{told}");
+        let report = json(&text);
+        let sets = report["negotiated"].as_array().unwrap();
+        assert_eq!(sets.len(), 1, "both sessions agreed on the same: {text}");
+        assert_eq!((&sets[0]["HeaderDigest"], &sets[0]["DataDigest"]), (&digest.into(), &digest.into()));
+        assert!(sets[0]["MaxBurstLength"].as_str().unwrap().parse::<u32>().is_ok(), "{text}");
+        let (_, text, _) = fixture.run(&args);
+        assert!(
+            text.contains(&format!("negotiated: header digest {digest}, data digest {digest}\n")),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn sessions_connections_and_units_are_loaded_together() {
     let (fixture, daemon) = two_disks();
     let (first, second) = (url(&daemon, 0), url(&daemon, 1));

@@ -229,7 +229,9 @@ fn a_change_that_cuts_off_a_session_is_refused_and_forced() {
         &["acl", "add", &b, "iqn.2001-04.com.example:t*", "--first", "--luns", "1", "--force", "--json"],
     ))
     .unwrap();
-    let loss = json!([{ "target": b, "initiator": me, "isid": "800000010000", "ends": false, "luns": [0], "login_needs": null }]);
+    let loss = json!([{
+        "target": b, "initiator": me, "isid": "800000010000", "ends": false, "luns": [0], "login_needs": null, "logged_in": true,
+    }]);
     assert_eq!(shown["sessions"], loss);
     done(&fixture, &["apply", "narrower.toml", "--force"]);
     assert!(!session.ping());
@@ -350,6 +352,52 @@ fn a_daemon_without_a_file_is_not_changed() {
 }
 
 #[test]
+fn a_shared_lun_keeps_the_name_that_its_daemon_derives() {
+    let fixture = Fixture::new();
+    let (a, b, socket) = (format!("{NAME}a"), format!("{NAME}b"), "own/admin/admin.sock");
+    let mut base =
+        "[[portal]]\nlisten = \"127.0.0.1:0\"\n[[lun]]\nname = \"x\"\ntype = \"ram\"\nsize = \"1M\"\n"
+            .to_owned();
+    for target in [&a, &b] {
+        base += &format!(
+            "[[target]]\nname = \"{target}\"\nlun = [{{ share = \"x\" }}, {{ type = \"ram\", size = \"1M\" }}]\n"
+        );
+    }
+    fixture.write("targe.toml", &base);
+    let naa = || {
+        let luns: Value =
+            serde_json::from_str(&done(&fixture, &["luns", "--json", "--socket", socket])).unwrap();
+        let is_it = |lun: &&Value| lun["target"] == b.as_str() && lun["lun"] == 0;
+        luns["luns"].as_array().unwrap().iter().find(is_it).unwrap()["naa"].clone()
+    };
+    // The state directory is no part of the file, as in the package.
+    let serve = || fixture.serve(&["--config", "targe.toml", "--state-dir", "own"]);
+    let daemon = serve();
+    let served = naa();
+    done(&fixture, &["lun", "remove", &a, "0", "--socket", socket]);
+    assert_eq!(naa(), served);
+    assert!(text(&fixture).contains(&format!("naa = {served}")), "{}", text(&fixture));
+    daemon.kill();
+    // Without the daemon, its state directory must be known.
+    fixture.write("targe.toml", &base);
+    let remove = ["target", "remove", &a, "--config", "targe.toml"];
+    let (code, stdout, stderr) = fixture.run(&remove);
+    assert!(code == 1 && stderr.contains("give --state-dir DIR"), "{stdout}{stderr}");
+    assert_eq!(text(&fixture), base);
+    done(&fixture, &[remove.as_slice(), &["--state-dir", "own"]].concat());
+    let daemon = serve();
+    assert_eq!(naa(), served);
+    daemon.kill();
+    // A file of the system's service has the system's state directory.
+    fs::create_dir_all(fixture.path("etc/targe")).unwrap();
+    fs::create_dir_all(fixture.path("var/lib")).unwrap();
+    fs::rename(fixture.path("own"), fixture.path("var/lib/targe")).unwrap();
+    fixture.write("etc/targe/targe.toml", &base);
+    done(&fixture, &["target", "remove", &a, "--config", "etc/targe/targe.toml"]);
+    assert!(text_of(&fixture, "etc/targe/targe.toml").contains(&format!("naa = {served}")));
+}
+
+#[test]
 fn access_is_withdrawn_although_a_medium_is_gone() {
     let fixture = Fixture::new();
     fixture.write("gone.img", &"x".repeat(1 << 20));
@@ -359,13 +407,47 @@ fn access_is_withdrawn_although_a_medium_is_gone() {
     let daemon = serve(&fixture, &format!("{acl}{gone}"));
     fs::remove_file(fixture.path("gone.img")).unwrap();
     let b = format!("{NAME}b");
-    refused(&fixture, &daemon, 2, &["lun", "add", &b, "ram:1M"]);
     done(&fixture, &["acl", "remove", &b, "iqn.2001-04.com.example:x"]);
     assert!(!text(&fixture).contains("example:x"));
     assert_eq!(luns(&daemon), ["a/0", "b/0", "gone/0"]);
     done(&fixture, &["target", "remove", &format!("{NAME}gone")]);
     assert_eq!(luns(&daemon), ["a/0", "b/0"]);
-    done(&fixture, &["lun", "add", &b, "ram:1M"]);
+}
+
+#[test]
+fn a_medium_that_is_gone_prevents_no_change_elsewhere() {
+    let fixture = Fixture::new();
+    fixture.write("gone.img", &"x".repeat(1 << 20));
+    let lun = "lun = [{ type = \"file\", path = \"gone.img\" }]\n";
+    let acl = "[[target.acl]]\ninitiators = [\"iqn.2001-04.com.example:x\"]\n";
+    let daemon = serve(&fixture, &format!("{acl}[[target]]\nname = \"{NAME}gone\"\n{lun}"));
+    fs::remove_file(fixture.path("gone.img")).unwrap();
+    let (a, b, gone) = (format!("{NAME}a"), format!("{NAME}b"), format!("{NAME}gone"));
+    let changes = |lun: &str| {
+        done(&fixture, &["lun", "add", &b, &format!("ram:1M,lun={lun}")]);
+        done(&fixture, &["lun", "set", &b, lun, "limit_iops=1000"]);
+        done(&fixture, &["acl", "set", &b, "iqn.2001-04.com.example:x", "ro=true"]);
+        done(&fixture, &["acl", "set", &b, "iqn.2001-04.com.example:x", "ro=false"]);
+        done(&fixture, &["target", "set", &a, &format!("alias={lun}")]);
+        done(&fixture, &["lun", "remove", &b, lun]);
+    };
+    changes("1");
+    // The change that names the medium is checked, and so is a medium that comes.
+    refused(&fixture, &daemon, 2, &["lun", "set", &gone, "0", "write_cache=off"]);
+    refused(&fixture, &daemon, 2, &["lun", "add", &b, "file:none.img"]);
+    let reload = daemon.reload();
+    assert_eq!(reload["applied"], true, "{reload}");
+    assert!(reload["message"].as_str().unwrap().contains("gone/0 is not ready"), "{reload}");
+    changes("2");
+    daemon.kill();
+    // Neither is it looked at when the file alone is edited, nor when a daemon waits for it.
+    done(&fixture, &["lun", "add", &b, "ram:1M,lun=9", "--config", "targe.toml"]);
+    let (code, ..) = fixture.run(&["lun", "set", &gone, "0", "write_cache=off", "--config", "targe.toml"]);
+    assert_eq!(code, 2);
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
+    changes("3");
+    assert!(!fixture.path("gone.img").exists());
+    assert_eq!(daemon.reload()["applied"], true);
 }
 
 #[test]

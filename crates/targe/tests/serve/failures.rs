@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::time::{Duration, Instant};
 
 use crate::NAME;
 use crate::fixture::Fixture;
@@ -113,11 +114,11 @@ fn cut(path: &std::path::Path, len: u64) {
 
 /// Reads block 0 until the read is refused, and returns the sense code.
 fn withheld(initiator: &mut Initiator) -> [u8; 3] {
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     loop {
         match initiator.try_command(read(0, 1), &[], 512) {
             Err(code) => return code,
-            Ok(_) => assert!(began.elapsed() < std::time::Duration::from_secs(20), "it is served for ever"),
+            Ok(_) => assert!(began.elapsed() < Duration::from_secs(20), "it is served for ever"),
         }
     }
 }
@@ -502,7 +503,7 @@ fn a_file_that_shrank_or_vanished_while_targe_was_down_is_not_made_up_at_its_sta
         fixture.write("targe.toml", &text.replace("a.img", "disks/a.img"));
     };
     let refused = |what: &str| {
-        let (exit, _, told) = fixture.run(&["serve", "--config", "targe.toml"]);
+        let (exit, _, told) = fixture.run(&["serve", "--strict", "--config", "targe.toml"]);
         assert!(exit == 1 && told.contains(what), "{exit}: {told}");
     };
     fs::create_dir(fixture.path("disks")).unwrap();
@@ -526,11 +527,36 @@ fn a_file_that_shrank_or_vanished_while_targe_was_down_is_not_made_up_at_its_sta
     fs::rename(fixture.path("disks"), fixture.path("unmounted")).unwrap();
     fs::create_dir(fixture.path("disks")).unwrap();
     refused("is its file system mounted?");
+    // Without --strict the daemon serves what is there, and the disk when it comes.
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
+    let not_ready = || daemon.ask("luns")["luns"][0]["not_ready"].as_str().map(str::to_owned);
+    assert!(not_ready().is_some_and(|why| why.contains("is its file system mounted?")), "{:?}", not_ready());
     assert!(!disk.exists());
     fs::remove_dir(fixture.path("disks")).unwrap();
     fs::rename(fixture.path("unmounted"), fixture.path("disks")).unwrap();
-    // If a user removes a file from its present directory, the daemon creates a new one.
+    // The file is shorter than it was.
+    let wait_until = |what: &dyn Fn(Option<String>) -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !what(not_ready()) {
+            assert!(Instant::now() < deadline, "{:?}", not_ready());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    wait_until(&|why| why.is_some_and(|why| why.contains("has 3145728 bytes")));
+    fs::OpenOptions::new().write(true).open(&disk).unwrap().set_len(4 << 20).unwrap();
+    wait_until(&|why| why.is_none());
+    assert_eq!(daemon.stop().0, 0);
+    // A file that was served is not created again without the operator's word, who removes the record of it.
     fs::remove_file(&disk).unwrap();
+    refused("is missing, and 4194304 bytes of it were served before");
+    assert!(!disk.exists());
+    let records: Vec<_> = fs::read_dir(fixture.path("state/targe/units"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "size"))
+        .collect();
+    assert_eq!(records.len(), 1);
+    fs::remove_file(&records[0]).unwrap();
     assert_eq!(fixture.serve(&["--config", "targe.toml"]).stop().0, 0);
     assert_eq!(fs::metadata(&disk).unwrap().len(), 4 << 20);
 }

@@ -34,6 +34,22 @@ fn ram_targets(names: &[&str]) -> String {
 }
 
 #[test]
+fn discovery_prints_the_portal_over_which_it_has_read_the_luns() {
+    let fixture = Fixture::new();
+    // An address that initiators cannot reach, as behind a network address translation.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let portal = format!("listen = \"127.0.0.1:0\"\nannounce = \"{closed}\"\n");
+    fixture.write("targe.toml", &ram_targets(&["a"]).replace("listen = \"127.0.0.1:0\"\n", &portal));
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
+    let (code, found, told) = fixture.run(&["discover", &daemon.address.to_string(), "--json"]);
+    assert_eq!(code, 0, "{told}");
+    let found: serde_json::Value = serde_json::from_str(&found).unwrap();
+    assert_eq!(found[0]["url"], format!("iscsi://{}/{NAME}a/0", daemon.address), "{found}");
+    assert_eq!(found[0]["portals"], json!([closed.to_string()]));
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
 fn without_an_argument_there_is_a_disk_of_a_gibibyte() {
     let fixture = Fixture::new();
     let daemon = fixture.serve(&["--listen", "127.0.0.1:0"]);

@@ -84,8 +84,11 @@ fn a_sanitize_operation_does_not_go_on_in_a_file_that_was_put_in_the_place_of_it
     assert!(why.contains("on another medium") && why.contains(".state to serve this one as it is"), "{told}");
     assert_eq!(daemon.stop().0, 0);
     // A start is no confirmation either.
-    let (exit, _, why) = fixture.run(&["serve", "--config", "targe.toml"]);
+    let (exit, _, why) = fixture.run(&["serve", "--config", "targe.toml", "--strict"]);
     assert!(exit == 1 && why.contains("on another medium"), "{exit}: {why}");
+    let daemon = fixture.serve(&args);
+    assert!(fixture.log().contains("its LUN is not ready, and is tried again"), "{}", fixture.log());
+    assert_eq!(daemon.stop().0, 0);
     expect_backup(&fixture);
     // The operation goes on in its own medium, and the log tells it.
     fs::rename(fixture.path("a.img"), fixture.path("backup.img")).unwrap();

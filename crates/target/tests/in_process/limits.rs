@@ -44,3 +44,57 @@ fn a_login_gives_an_initiator_nothing_that_it_has_used_up() {
         assert_eq!(reads(&mut world, alice), saved);
     }
 }
+
+#[test]
+fn a_user_has_one_limit_whatever_names_its_initiators_claim() {
+    let mut world = World::new(1);
+    let names = ["alice-1", "alice-2", "alice-3"];
+    for name in names {
+        world.users.insert(name.to_owned(), "alice".to_owned());
+    }
+    let [first, second] = ["alice-1", "alice-2"].map(|name| login(&mut world, name));
+    assert_eq!((reads(&mut world, first), reads(&mut world, second)), (2, 0));
+    // Nor does a new name help after the sessions have ended.
+    world.end(first, SessionEnd::LoggedOut);
+    world.end(second, SessionEnd::Lost);
+    let third = login(&mut world, "alice-3");
+    assert_eq!(reads(&mut world, third), 0);
+    // Another user has its own, and so has an initiator without a user that claims the name of a user's.
+    world.users.insert("bob".to_owned(), "bob".to_owned());
+    let bob = login(&mut world, "bob");
+    assert_eq!(reads(&mut world, bob), 2);
+    world.users.clear();
+    let claimant = login(&mut world, "alice-1");
+    assert_eq!(reads(&mut world, claimant), 2);
+}
+
+#[test]
+fn the_names_of_a_user_share_each_limit_among_those_that_have_it() {
+    const OTHER: RateLimit = RateLimit { iops: 30, bandwidth: 0, burst: Duration::from_millis(100) };
+    let mut world = World::new(1);
+    for name in ["alice-1", "alice-2", "alice-3"] {
+        world.users.insert(name.to_owned(), "alice".to_owned());
+    }
+    let first = login(&mut world, "alice-1");
+    let other = world.login("alice-2", map(&[(0, 0)]));
+    world.limit(other, OTHER);
+    world.take_attentions(other, 0);
+    assert_eq!((reads(&mut world, first), reads(&mut world, other)), (2, 3));
+    let third = login(&mut world, "alice-3");
+    assert_eq!(reads(&mut world, third), 0);
+}
+
+#[test]
+fn a_new_limit_of_one_name_of_a_user_leaves_the_limits_of_the_others() {
+    const OTHER: RateLimit = RateLimit { iops: 30, bandwidth: 0, burst: Duration::from_millis(100) };
+    let mut world = World::new(1);
+    for name in ["alice-1", "alice-2"] {
+        world.users.insert(name.to_owned(), "alice".to_owned());
+    }
+    let [first, second] = ["alice-1", "alice-2"].map(|name| login(&mut world, name));
+    world.limit(first, OTHER);
+    assert_eq!((reads(&mut world, first), reads(&mut world, second)), (3, 2));
+    // Equal limits are shared again.
+    world.limit(second, OTHER);
+    assert_eq!(reads(&mut world, second), 0);
+}

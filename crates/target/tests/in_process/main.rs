@@ -32,4 +32,4 @@ mod two_transports;
 mod unit;
 mod world;
 
-use device::{disc_record, drain, no_lun, removal_obstacle, state_decode_error};
+use device::{disc_record, drain, no_lun, removal_obstacle, space_threshold, state_decode_error};

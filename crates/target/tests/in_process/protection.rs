@@ -276,7 +276,12 @@ fn a_hidden_lun_is_not_bound_to_its_disk() {
     let plain = world.login_at(Level::None, "plain", map_at(&[(0, 0, Level::None), (1, 1, Level::Encrypt)]));
     world.take_attentions(plain, 0);
     sees_no_unit(&mut world, plain, 1);
-    let bound: Vec<_> = world.target.bindings().flat_map(|nexus| nexus.luns).map(|(lun, _)| lun).collect();
+    let bound: Vec<_> = world
+        .target
+        .bindings(base::time::Instant(0))
+        .flat_map(|nexus| nexus.luns)
+        .map(|(lun, _)| lun)
+        .collect();
     assert_eq!(bound, [0]);
     // Another disk there is not withheld later, because the host has never used the first one.
     world.remap(plain, map_at(&[(0, 0, Level::None), (1, 0, Level::None)]));

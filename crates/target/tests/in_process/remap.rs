@@ -5,7 +5,7 @@ use target::units::{DiskId, UnitId};
 
 use crate::medium::Held;
 use crate::transport::SessionEnd;
-use crate::world::{BLOCK, GOOD, Initiator, NO_LUN, World, map, map_with, pattern, read_10, write_10};
+use crate::world::{BLOCK, BUSY, GOOD, Initiator, NO_LUN, World, map, map_with, pattern, read_10, write_10};
 
 const LUNS_CHANGED: u16 = 0x3f0e;
 const MODE_PARAMETERS_CHANGED: u16 = 0x2a01;
@@ -133,5 +133,30 @@ fn a_disk_that_comes_back_is_found_by_its_identifier_and_not_by_its_number() {
     world.remap(alice, map(&[(0, 2), (1, 1)]));
     world.take_attentions(alice, 0);
     assert_eq!(world.read(alice, 0, 0, 1).data, pattern(BLOCK, 0));
+    world.is_settled();
+}
+
+#[test]
+fn a_unit_whose_medium_comes_late_is_not_ready_until_it_is_added() {
+    let (mut world, alice) = two();
+    world.end(alice, SessionEnd::Lost);
+    world.remove_unit(1);
+    assert!(world.target.poll_removed().is_some());
+    let alice = world.login("alice", map(&[(0, 0), (1, 1)]));
+    assert_eq!(world.run(alice, 1, &[0; 6], &[], 0).code(), (2, 0x0500));
+    // She repeats these, so that her file system outlives the time until the medium is there.
+    assert_eq!(world.write(alice, 1, 0, &pattern(BLOCK, 99)).status, BUSY);
+    assert_eq!(world.read(alice, 1, 0, 1).status, BUSY);
+    assert_eq!(world.run(alice, 2, &[0; 6], &[], 0).code(), NO_LUN, "it is not in the map");
+    // Another disk than the one that she has used does not take its place.
+    world.add_unit(1, Box::new(Held::new(8 << 20)), DiskId(77));
+    assert_eq!(withheld(&world, alice), [1]);
+    sees_no_unit(&mut world, alice, 1);
+    world.remove_unit(1);
+    assert!(world.target.poll_removed().is_some());
+    let disk = world.media[1].clone();
+    world.add_unit(1, Box::new(disk), DiskId::of_unit(UnitId(1)));
+    assert_eq!(world.take_attentions(alice, 1), [POWER_ON]);
+    assert_eq!(world.read(alice, 1, 0, 1).data, pattern(BLOCK, 1));
     world.is_settled();
 }

@@ -64,6 +64,7 @@ impl Testbed {
             initiator: nexus.initiator_name,
             initiator_port: nexus.initiator_port,
             realm: None,
+            user: None,
             target_port: nexus.target_port,
             rfc_7144_functions: nexus.rfc_7144_functions,
             level: Level::Encrypt,

@@ -9,6 +9,7 @@ use base::units::BlockSize;
 use device::contract::{Command, Nexus, NexusId, TaskKey, Tmf, TmfKey, UnitConfig};
 use device::drain::Drain;
 use device::removal_obstacle::RemovalObstacle;
+use device::space_threshold::SpaceThreshold;
 use device::stats::UnitStats;
 use device::unit as real;
 use scsi::sense::Asc;
@@ -152,6 +153,11 @@ impl LogicalUnit {
         self.process_pending(now);
     }
 
+    pub(crate) fn set_space_threshold(&mut self, now: Instant, threshold: SpaceThreshold) {
+        self.testbed.target.set_space_threshold(now, UNIT, threshold);
+        self.process_pending(now);
+    }
+
     pub(crate) fn medium_replaced(&mut self, now: Instant) {
         self.testbed.target.medium_replaced(now, UNIT);
         self.process_pending(now);
@@ -171,6 +177,10 @@ impl LogicalUnit {
         self.testbed.target.units()[0].drain
     }
 
+    pub(crate) fn not_ready(&self) -> Option<scsi::sense::Sense> {
+        self.testbed.target.units()[0].not_ready
+    }
+
     pub(crate) fn is_removal_prevented(&self) -> bool {
         self.testbed.target.units()[0].removal_prevented
     }
@@ -186,6 +196,25 @@ impl LogicalUnit {
 
     pub(crate) fn reservations(&self) -> Option<reservations::ReservationReport> {
         self.testbed.target.reservations().pop().map(|(_, report)| report)
+    }
+
+    pub(crate) fn reservation_details(&self) -> reservations::ReservationDetails {
+        self.testbed.target.reservation_details(UNIT).expect("the unit")
+    }
+
+    pub(crate) fn remove_reservations(
+        &mut self,
+        now: Instant,
+        selection: reservations::ReservationRemoval,
+        is_forced: bool,
+    ) -> Result<reservations::RemovedReservations, reservations::RemovalError> {
+        let removed = self.testbed.target.remove_reservations(now, UNIT, selection, is_forced);
+        self.process_pending(now);
+        removed.expect("the unit")
+    }
+
+    pub(crate) fn removal_progress(&self) -> reservations::RemovalProgress {
+        self.testbed.target.removal_progress(UNIT).expect("the unit")
     }
 
     pub(crate) fn retire(&mut self, now: Instant) {

@@ -46,6 +46,8 @@ pub(crate) struct World {
     maps: BTreeMap<String, Vec<MapEntry>>,
     /// The protection of the sessions of each initiator; absent for none.
     levels: BTreeMap<String, Level>,
+    /// The users of initiators that authenticate.
+    pub(crate) users: BTreeMap<String, String>,
     /// The sessions that ended, and the reasons.
     pub(crate) ended: Vec<(Initiator, SessionEnd)>,
     /// The state on stable storage, by unit.
@@ -171,6 +173,7 @@ impl World {
             rules,
             maps: BTreeMap::new(),
             levels: BTreeMap::new(),
+            users: BTreeMap::new(),
             ended: vec![],
             stored,
             holds_saves: false,
@@ -234,6 +237,7 @@ impl World {
                     initiator: up.initiator.as_str().into(),
                     initiator_port: port_of(&up.initiator).encode().into(),
                     realm: None,
+                    user: self.users.get(&up.initiator).map(|user| user.as_str().into()),
                     target_port: RelativePort(1),
                     rfc_7144_functions: true,
                     level: self.levels.get(&up.initiator).copied().unwrap_or_default(),
@@ -452,6 +456,8 @@ pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
 }
 
 pub(crate) const GOOD: u8 = 0;
+/// The status BUSY.
+pub(crate) const BUSY: u8 = 8;
 pub(crate) const CHECK: u8 = 2;
 pub(crate) const CONFLICT: u8 = 0x18;
 pub(crate) const TASK_ABORTED: u8 = 0x40;

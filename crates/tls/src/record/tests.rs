@@ -291,6 +291,7 @@ fn only_what_may_follow_a_handshake_is_accepted() {
         (ALERT, &[1, 0], Ok(Received::Closed), Ok(Received::Closed)),
         (ALERT, &[1, 90], Ok(Received::Nothing), Ok(Received::Nothing)),
         (ALERT, &[2, 20], Err(AlertReceived(20)), Err(AlertReceived(20))),
+        (ALERT, &[], Err(UnexpectedMessage), Err(UnexpectedMessage)),
         (ALERT, &[2], Err(DecodeError), Err(DecodeError)),
         (ALERT, &[2, 20, 0], Err(DecodeError), Err(DecodeError)),
     ] {

@@ -7,6 +7,7 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use store::api::Fault;
 
 use super::*;
+use crate::fuse::refuse_served;
 use crate::testing::{Medium, seed};
 
 /// A mounted medium in a directory of its own.
@@ -207,6 +208,7 @@ fn a_directory_in_use_is_refused() {
     let disk = Arc::clone(&mounted.medium) as Arc<dyn SharedStore>;
     let second = Mount::start(&mounted.dir, Arc::clone(&disk), "test", Arc::new(|_| ()), Box::new(|| ()));
     assert!(matches!(second, Err(FuseStartError::InUse(_))));
+    assert!(matches!(refuse_served(&mounted.dir), Err(FuseStartError::InUse(_))));
     let file = std::env::current_exe().unwrap();
     let third = Mount::start(&file, disk, "test", Arc::new(|_| ()), Box::new(|| ()));
     assert!(matches!(third, Err(FuseStartError::NotADirectory(_))));

@@ -5,6 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use store::api::Fault;
 
 use super::*;
+use crate::nbd::refuse_served;
 use crate::testing::Medium;
 
 /// A directory for one test, removed at the end.
@@ -39,11 +40,21 @@ fn medium() -> Arc<Medium> {
 
 /// A client that is ready to send requests.
 fn connect(scratch: &Scratch) -> UnixStream {
-    let mut stream = UnixStream::connect(scratch.socket()).unwrap();
-    stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+    try_to_connect(scratch).unwrap()
+}
+
+fn try_to_connect(scratch: &Scratch) -> io::Result<UnixStream> {
+    let mut stream = UnixStream::connect(scratch.socket())?;
+    stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0")?;
     let mut heard = [0; 18 + 10];
-    stream.read_exact(&mut heard).unwrap();
-    stream
+    stream.read_exact(&mut heard)?;
+    Ok(stream)
+}
+
+/// Closes the connection of a client that has not read an answer: the server finds it reset.
+fn reset(mut client: UnixStream) {
+    send(&mut client, 77, 0, 0, &[]);
+    client.read_exact(&mut [0]).unwrap();
 }
 
 fn send(stream: &mut UnixStream, command: u16, at: u64, len: usize, payload: &[u8]) {
@@ -138,6 +149,77 @@ fn a_client_may_go_at_any_time() {
 }
 
 #[test]
+fn requests_wait_for_the_changes_of_a_client_that_has_gone() {
+    const MIB: usize = 1 << 20;
+    for was_there in [false, true] {
+        let (scratch, medium) = (Scratch::new("orphans"), medium());
+        let server = start(&scratch, &medium).unwrap();
+        let mut one = connect(&scratch);
+        let other = was_there.then(|| connect(&scratch));
+        medium.hold();
+        send(&mut one, 1, 0, MIB, &[1; MIB]);
+        medium.await_held(1);
+        drop(one);
+        let mut other = other.unwrap_or_else(|| connect(&scratch));
+        send(&mut other, 1, 4096, 512, &[2; 512]);
+        send(&mut other, 0, 512, 512, &[]);
+        send(&mut other, 1, 8 << 20, 512, &[3; 512]);
+        medium.await_held(2);
+        assert_eq!(medium.held_ranges(), [(0, MIB as u64), (8 << 20, 512)]);
+        medium.release();
+        for _ in 0..3 {
+            let (cookie, error) = reply(&mut other);
+            assert_eq!(error, 0);
+            if cookie == 512 {
+                let mut read = [0; 512];
+                other.read_exact(&mut read).unwrap();
+                assert_eq!(read, [1; 512]);
+            }
+        }
+        assert_eq!(medium.bytes(4096, 512), [2; 512]);
+        server.stop().unwrap();
+    }
+}
+
+#[test]
+fn a_client_that_has_gone_keeps_its_place_until_its_operations_end() {
+    let (scratch, medium) = (Scratch::new("places"), medium());
+    let server = start(&scratch, &medium).unwrap();
+    medium.hold();
+    for count in 1..=CLIENTS_MAX {
+        let mut client = connect(&scratch);
+        send(&mut client, 1, count as u64 * 512, 512, &[1; 512]);
+        medium.await_held(count);
+        reset(client);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(try_to_connect(&scratch).is_err());
+    medium.release();
+    let begun = Instant::now();
+    while try_to_connect(&scratch).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    }
+    server.stop().unwrap();
+}
+
+#[test]
+fn stopping_waits_for_the_changes_of_clients_that_have_gone() {
+    let (scratch, medium) = (Scratch::new("last-orphans"), medium());
+    let server = start(&scratch, &medium).unwrap();
+    let mut client = connect(&scratch);
+    medium.hold();
+    send(&mut client, 1, 0, 512, &[1; 512]);
+    medium.await_held(1);
+    reset(client);
+    let stopping = std::thread::spawn(move || server.stop());
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(medium.held(), 1, "the last flush waits");
+    medium.release();
+    stopping.join().unwrap().unwrap();
+    assert_eq!(medium.log(), ["write Cached 0+512", "flush 0+0"]);
+}
+
+#[test]
 fn a_client_that_reads_nothing_holds_up_nobody_else() {
     let (scratch, medium) = (Scratch::new("deaf"), medium());
     let server = start(&scratch, &medium).unwrap();
@@ -210,4 +292,100 @@ fn the_file_of_another_is_left_alone() {
     std::fs::write(scratch.socket(), "another's").unwrap();
     server.stop().unwrap();
     assert!(scratch.socket().exists());
+}
+
+#[test]
+fn the_socket_of_a_dead_server_is_not_continued_with_another_disk() {
+    use crate::device_key::{DeviceKey, DeviceKeys, DeviceStack};
+    let key = |decryption: Option<&str>| {
+        let decryption = decryption.map(str::to_owned);
+        let stack = DeviceStack { disks: "naa.6001".to_owned(), decryption, ..DeviceStack::default() };
+        DeviceKeys::new(b"iscsi://host/iqn.2026-11.org.targe:rig/0", &stack).current()
+    };
+    let (scratch, medium) = (Scratch::new("other-disk"), medium());
+    let start = |key: DeviceKey| {
+        let disk = Arc::clone(&medium) as Arc<dyn SharedStore>;
+        let export = Export { key: Some(key), ..Export::default() };
+        Server::start(&scratch.socket(), disk, export, Arc::new(|_| ()))
+    };
+    let note_path = scratch.0.join("socket.disk");
+    let decrypted = key(Some("1111 16777216 512"));
+    let server = start(decrypted).unwrap();
+    let note = std::fs::read(&note_path).unwrap();
+    server.stop().unwrap();
+    assert!(!note_path.exists(), "no client waits");
+    // A server that was killed leaves both; one that was stopped with clients connected leaves the key.
+    for was_killed in [true, false] {
+        if was_killed {
+            drop(UnixListener::bind(scratch.socket()).unwrap());
+        } else {
+            std::fs::remove_file(scratch.socket()).unwrap();
+        }
+        std::fs::write(&note_path, &note).unwrap();
+        for other in [key(None), key(Some("2222 16777216 512"))] {
+            let refused = start(other).map(drop).unwrap_err();
+            assert!(matches!(refused, NbdStartError::OtherDisk(_)));
+            assert!(refused.to_string().contains(note_path.to_str().unwrap()), "{refused}");
+            assert_eq!(scratch.socket().exists(), was_killed);
+        }
+    }
+    // A client may wait for longer than a server lives.
+    start(decrypted).unwrap().stop().unwrap();
+    assert!(matches!(start(key(None)), Err(NbdStartError::OtherDisk(_))));
+    // A server of an earlier release named the same otherwise.
+    drop(UnixListener::bind(scratch.socket()).unwrap());
+    std::fs::write(&note_path, format!("{:016x}\n", key(None).note())).unwrap();
+    let disk = Arc::clone(&medium) as Arc<dyn SharedStore>;
+    let export = Export { key: Some(decrypted), former_key: Some(key(None)), ..Export::default() };
+    Server::start(&scratch.socket(), disk, export, Arc::new(|_| ())).unwrap().stop().unwrap();
+    assert_eq!(std::fs::read(&note_path).unwrap(), note);
+    // By removing the key, the user confirms that no client waits.
+    std::fs::remove_file(&note_path).unwrap();
+    start(key(None)).unwrap().stop().unwrap();
+}
+
+#[test]
+fn the_key_stays_for_clients_that_the_server_has_disconnected() {
+    use crate::device_key::{DeviceKeys, DeviceStack};
+    let (scratch, medium) = (Scratch::new("kept-key"), medium());
+    let start = || {
+        let key = DeviceKeys::new(b"disk", &DeviceStack::default()).current();
+        let disk = Arc::clone(&medium) as Arc<dyn SharedStore>;
+        let export = Export { key: Some(key), ..Export::default() };
+        Server::start(&scratch.socket(), disk, export, Arc::new(|_| ())).unwrap()
+    };
+    let note_path = scratch.0.join("socket.disk");
+    // This client ends before the server.
+    let server = start();
+    drop(connect(&scratch));
+    server.stop().unwrap();
+    assert!(!note_path.exists());
+    // This one does not.
+    let server = start();
+    let client = connect(&scratch);
+    server.stop().unwrap();
+    assert!(note_path.exists() && !scratch.socket().exists());
+    drop(client);
+    // This one waits until it is accepted.
+    std::fs::remove_file(&note_path).unwrap();
+    let server = start();
+    let busy = server.shared.clients();
+    let [gone, waiting] = [(); 2].map(|()| UnixStream::connect(scratch.socket()).unwrap());
+    drop(gone);
+    server.shared.stopping.store(true, Ordering::Release);
+    drop(busy);
+    server.stop().unwrap();
+    assert!(note_path.exists());
+    drop(waiting);
+}
+
+#[test]
+fn a_socket_is_known_to_be_served_before_a_server_starts() {
+    let (scratch, medium) = (Scratch::new("served"), medium());
+    refuse_served(&scratch.socket()).unwrap();
+    let server = start(&scratch, &medium).unwrap();
+    assert!(matches!(refuse_served(&scratch.socket()), Err(NbdStartError::InUse(_))));
+    server.stop().unwrap();
+    drop(UnixListener::bind(scratch.socket()).unwrap());
+    refuse_served(&scratch.socket()).unwrap();
 }

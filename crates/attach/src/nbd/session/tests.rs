@@ -35,7 +35,8 @@ impl Client {
 
     fn of(medium: Arc<Medium>) -> Self {
         let disk = UnalignedStore::new(Arc::clone(&medium) as Arc<dyn SharedStore>);
-        let export = Export { name: "disk".to_owned(), description: "a disk".to_owned() };
+        let export =
+            Export { name: "disk".to_owned(), description: "a disk".to_owned(), ..Export::default() };
         let session = Session::new(export, disk.capabilities(), Pool::new(1 << 20));
         Self { session, medium, disk, results: Arc::default(), heard: Vec::new() }
     }
@@ -381,6 +382,11 @@ fn what_cannot_be_is_refused_and_nothing_is_done() {
             client.request(9, command, flags, at, len);
             assert_eq!(client.error(), error, "command {command}, flags {flags}, {at}+{len}");
         }
+        // Deallocated blocks read as zeros, but zeroing writes them.
+        client.medium.change_profile(|profile| profile.zeroes_by_deallocating = false);
+        client.session.medium_is(client.disk.capabilities());
+        client.request(9, 6, 16, 0, 512);
+        assert_eq!(client.error(), 95);
         client.request(9, 0, 1 << 2, 0, 512);
         assert_eq!(client.hears()[..4] == 0x668e_33ef_u32.to_be_bytes(), structured);
         client.request(9, 7, 0, 0, 512);

@@ -11,6 +11,7 @@ fn disk() -> Capabilities {
         volatile_cache: true,
         thin: true,
         deallocated_reads_zero: true,
+        zeroes_by_deallocating: true,
         deallocated_is_gone: true,
         rotational: false,
         crypto_erase: false,

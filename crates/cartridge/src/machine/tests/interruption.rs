@@ -25,6 +25,8 @@ enum Interruption {
     Kill,
     /// A write fails and writes a part. The process goes on.
     Write,
+    /// A write finds the disk full and writes a part. The cartridge goes on.
+    Full,
     /// A flush fails: the page cache forgets what it should have written, and says so once. The process goes
     /// on.
     Flush,
@@ -32,10 +34,11 @@ enum Interruption {
 
 impl Interruption {
     fn random(rng: &mut Rng) -> Self {
-        match rng.below(4) {
+        match rng.below(5) {
             0 => Self::Power,
             1 => Self::Kill,
             2 => Self::Write,
+            3 => Self::Full,
             _ => Self::Flush,
         }
     }
@@ -189,11 +192,12 @@ impl Disk {
             return None;
         }
         match (self.interruption, action) {
-            (Interruption::Write, OpAction::Write { at, data, .. }) => {
+            (Interruption::Write | Interruption::Full, OpAction::Write { at, data, .. }) => {
                 let len = pick(&mut self.rng, data.len());
                 self.files.entry(file).or_default().write(to_usize(*at), &bytes_of(data)[..len]);
                 self.operations_left = None;
-                Some(Fault::NoSpace.into())
+                let is_full = self.interruption == Interruption::Full;
+                Some(if is_full { Fault::NoSpace.into() } else { Fault::Medium.into() })
             }
             (Interruption::Flush, OpAction::Flush) => {
                 let rng = &mut self.rng;
@@ -203,7 +207,7 @@ impl Disk {
                 self.operations_left = None;
                 Some(Fault::Medium.into())
             }
-            (Interruption::Write | Interruption::Flush, _) => None,
+            (Interruption::Write | Interruption::Full | Interruption::Flush, _) => None,
             (Interruption::Power | Interruption::Kill, _) => {
                 self.is_gone = true;
                 None
@@ -355,9 +359,10 @@ fn history(seed: u64) {
         disk.open();
         let mut deck = Deck::new(disk);
         deck.shuffle = Some(Rng::from_seed(rng.next_u64()));
+        deck.is_label_left = interruption == Interruption::Full;
         let mut is_alive = deck.run(Command::Load { is_writable: true }).is_ok();
         (model.partition, model.at) = (0, 0);
-        let mut steps = 0;
+        let (mut steps, mut told) = (0, None);
         while is_alive && steps < 200 {
             let step = step(&mut rng);
             // A format gives up every partition.
@@ -367,8 +372,19 @@ fn history(seed: u64) {
                 let value = vec![u8::try_from(steps).unwrap(); 1000];
                 deck.cartridge.set_attribute(0, COHERENCY, AttributeFormat::Binary, &value).unwrap();
             }
-            is_alive = deck.step(&step, &mut model).is_ok();
+            let done = deck.step(&step, &mut model);
+            is_alive = done.is_ok();
             oracle.add(&model, Some(at));
+            if done == Err(Error::StorageFull) {
+                goes_on(&mut deck, &mut model, &mut oracle, &what);
+                is_alive = rng.chance(1, 2);
+                told = told_ends(&deck).filter(|_| !is_alive);
+                steps += 1;
+                continue;
+            }
+            if matches!(done, Err(Error::WriteLost { is_flush: false, .. })) {
+                told = told_ends(&deck);
+            }
             if is_alive && step.is_synchronizing() {
                 oracle.synchronized(&model);
             } else if is_alive && step.is_settling() {
@@ -376,7 +392,8 @@ fn history(seed: u64) {
             }
             steps += 1;
         }
-        if interruption.ends_the_process() || deck.files.operations_left.is_some() {
+        let is_killed_when_told = told.is_some() && rng.chance(2, 3);
+        if interruption.ends_the_process() || deck.files.operations_left.is_some() || is_killed_when_told {
             deck.files.is_gone = true;
             for request in core::mem::take(&mut deck.outstanding) {
                 let _ = deck.files.perform(request.file, request.action);
@@ -386,6 +403,9 @@ fn history(seed: u64) {
         }
         disk = deck.files;
         disk.end();
+        if is_killed_when_told && rng.chance(1, 2) {
+            disk.lose_power();
+        }
         disk.open();
         let mut deck = Deck::new(disk);
         let report = deck.load();
@@ -396,6 +416,9 @@ fn history(seed: u64) {
             model.parts[partition] = found.into();
         }
         assert_eq!(deck.cartridge.damaged_headers().count(), 0, "{what}");
+        if told.is_some() {
+            assert_eq!(told_ends(&deck), told, "{what}: hosts were told that the data end there");
+        }
         match interruption {
             Interruption::Power => oracle.synchronized(&model),
             _ => {
@@ -413,4 +436,27 @@ fn history(seed: u64) {
         }
         disk = deck.files;
     }
+}
+
+/// Returns where the data of each partition end, as hosts see it, if the cartridge is loaded.
+fn told_ends(deck: &Deck<Disk>) -> Option<Vec<u64>> {
+    let end = |partition| deck.cartridge.partition(partition).map(|now| now.objects);
+    (0..u8::try_from(PARTITIONS).unwrap()).map(end).collect()
+}
+
+/// Checks that a cartridge whose storage was full holds everything that was in its files, and goes on.
+fn goes_on(deck: &mut Deck<Disk>, model: &mut Model, oracle: &mut Oracle, what: &str) {
+    if deck.cartridge.label().is_none() {
+        // An unload has told of it.
+        deck.load();
+    }
+    assert!(!deck.cartridge.has_lost_writes() && !deck.cartridge.is_unfiled(), "{what}");
+    for partition in 0..PARTITIONS {
+        let found = deck.objects(u8::try_from(partition).unwrap());
+        oracle.check(Interruption::Kill, partition, &found, what);
+        model.parts[partition] = found.into();
+    }
+    (model.partition, model.at) = (PARTITIONS - 1, model.parts[PARTITIONS - 1].len());
+    oracle.add(model, None);
+    oracle.settled(model);
 }

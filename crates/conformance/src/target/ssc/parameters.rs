@@ -138,20 +138,25 @@ fn density_refused(fixture: &mut Fixture) -> Outcome {
     done.refused(&what, key::ILLEGAL_REQUEST, asc::INVALID_FIELD_IN_PARAMETER_LIST)
 }
 
+/// Sets the buffered mode, in bits 6 to 4. The case is skipped if the drive has only one.
+fn select_buffered(tape: &mut Tape, mode: &pages::ModeParameters, wanted: u8) -> Outcome {
+    let mut list = vec![0, 0, wanted, 8];
+    list.extend_from_slice(&mode.block_descriptor);
+    let done = tape.device.put(&[0x15, 0x10, 0, 0, 12, 0], &list)?;
+    let refused = Some((key::ILLEGAL_REQUEST, asc::INVALID_FIELD_IN_PARAMETER_LIST));
+    need!(done.sense_code() != refused, "the drive has one buffered mode");
+    done.good(&format!("MODE SELECT(6) of BUFFERED MODE {}", wanted >> 4)).map(drop)
+}
+
 fn buffered(fixture: &mut Fixture) -> Outcome {
     let mut tape = Tape::blank(fixture)?;
     let mode = tape.device.mode_6(0)?;
     let before = mode.device_specific & 0x70;
     for wanted in [before ^ 0x10, before] {
-        let mut list = vec![0, 0, wanted, 8];
-        list.extend_from_slice(&mode.block_descriptor);
-        let what = format!("MODE SELECT(6) of BUFFERED MODE {}", wanted >> 4);
-        let done = tape.device.put(&[0x15, 0x10, 0, 0, 12, 0], &list)?;
-        let refused = Some((key::ILLEGAL_REQUEST, asc::INVALID_FIELD_IN_PARAMETER_LIST));
-        need!(done.sense_code() != refused, "the drive has one buffered mode");
-        done.good(&what)?;
+        select_buffered(&mut tape, &mode, wanted)?;
         let came = tape.device.mode_6(0)?.device_specific & 0x70;
-        require!(came == wanted, "{what}: MODE SENSE tells {}", came >> 4);
+        let wanted = wanted >> 4;
+        require!(came >> 4 == wanted, "BUFFERED MODE {wanted} is set, MODE SENSE tells {}", came >> 4);
     }
     Ok(())
 }
@@ -159,10 +164,15 @@ fn buffered(fixture: &mut Fixture) -> Outcome {
 fn mode_attention(fixture: &mut Fixture) -> Outcome {
     let mut tape = Tape::blank(fixture)?;
     let mut other = Device::attach(fixture)?;
-    tape.with_block_len(1024, |_| {
-        let what = "TEST UNIT READY of another host after MODE SELECT(6)";
-        other.ask(&[0; 6])?.refused(what, key::UNIT_ATTENTION, asc::MODE_PARAMETERS_CHANGED)
-    })
+    let mode = tape.device.mode_6(0)?;
+    let before = mode.device_specific & 0x70;
+    // All hosts share the buffered mode; drives keep the block length for each I_T nexus.
+    select_buffered(&mut tape, &mode, before ^ 0x10)?;
+    let what = "TEST UNIT READY of another host after MODE SELECT(6)";
+    let told = other.ask(&[0; 6])?.refused(what, key::UNIT_ATTENTION, asc::MODE_PARAMETERS_CHANGED);
+    // The reason why the case failed is told, rather than that of the return.
+    let restored = select_buffered(&mut tape, &mode, before);
+    told.and(restored)
 }
 
 /// The length of a density descriptor.

@@ -6,8 +6,8 @@ use toml_edit::{Array, Item, Table, TableLike, Value};
 
 use super::tables::FreeComment;
 use super::{EditContext, Setting, tables, values};
+use crate::config::names::NamePattern;
 use crate::config::schema::ACL;
-use crate::config::tighten::overlap;
 
 /// Adds an entry to the access list.
 pub(super) fn add(
@@ -15,7 +15,7 @@ pub(super) fn add(
     initiators: &[String],
     settings: &[Setting],
     first: bool,
-    context: &EditContext,
+    context: &EditContext<'_>,
 ) -> Result<(), String> {
     for initiator in initiators {
         if find(target, initiator).is_ok() {
@@ -38,18 +38,20 @@ pub(super) fn set(
     target: &mut dyn TableLike,
     initiator: &str,
     settings: &[Setting],
-    context: &EditContext,
+    context: &EditContext<'_>,
 ) -> Result<(), String> {
     values::set_all(own_entry(target, initiator)?, &ACL, settings, context)
 }
 
 /// The initiators of each `[[group]]`, by its name.
-pub(super) type Groups = BTreeMap<String, Vec<String>>;
+pub(super) type Groups = BTreeMap<String, Vec<NamePattern>>;
 
-/// Returns the groups of a document.
-pub(super) fn groups(root: &dyn TableLike) -> Groups {
-    let named = tables::all(root, "group").into_iter();
-    named.filter_map(|group| Some((tables::text(group, "name")?.to_owned(), initiators(group)))).collect()
+/// Returns the patterns that a word of an access list stands for.
+pub(super) fn patterns(word: &str, groups: &Groups) -> Vec<NamePattern> {
+    match word.strip_prefix('@') {
+        Some(group) => groups.get(group).cloned().unwrap_or_default(),
+        None => NamePattern::parse(word).into_iter().collect(),
+    }
 }
 
 /// Removes an initiator from the access list, and its entry if it is the only one there.
@@ -87,14 +89,10 @@ pub(super) fn remove(
 /// Returns another name of the access list that matches some of the initiators that a name of the entry
 /// `at` matches.
 fn also_matches(target: &dyn TableLike, (at, name): (usize, &str), groups: &Groups) -> Option<String> {
-    let members = |name: &str| match name.strip_prefix('@') {
-        Some(group) => groups.get(group).cloned().unwrap_or_default(),
-        None => vec![name.to_owned()],
-    };
-    let removed: Vec<String> = members(name).iter().map(|name| name.to_lowercase()).collect();
+    let removed = patterns(name, groups);
     let matches = |other: &String| {
-        let others = members(other).into_iter().map(|other| other.to_lowercase());
-        others.into_iter().any(|other| removed.iter().any(|name| overlap(name.as_bytes(), other.as_bytes())))
+        let others = patterns(other, groups);
+        others.iter().any(|other| removed.iter().any(|name| name.overlaps(other.as_str())))
     };
     let entries = tables::all(target, "acl").into_iter().map(initiators).enumerate();
     let is_other = |index: usize, other: &str| index != at || !is_same(other, name);

@@ -1,6 +1,9 @@
 //! Edits of texts: what changes, and that everything else stays as it was.
 
+use std::path::Path;
+
 use super::*;
+use crate::config::{ConfigReport, Environment, document, raw, resolve};
 
 const TEXT: &str = r#"# The disks of the building.
 log = "info" # quiet
@@ -48,9 +51,24 @@ lun = [{ share = "common" }, { type = "null", size = "1M" }]
 # The end.
 "#;
 
-fn context() -> EditContext {
-    let naas = [("common".to_owned(), "3000000000000001".to_owned())];
-    EditContext { directory: "/here".into(), shared_naas: naas.into() }
+/// Returns the meaning of a text, as far as it has one: the files that it names do not exist.
+fn resolved(text: &str) -> Config {
+    let mut report = ConfigReport::new(None);
+    let tree = document::from_toml(text, &mut report);
+    let root = raw::Root::read(tree, &mut report);
+    resolve::resolve(root, &Environment::for_tests(Path::new("/here")), &mut report)
+}
+
+/// Makes one edit.
+fn edit(text: &str, done: &Edit) -> Result<String, String> {
+    edit_with(text, done, None)
+}
+
+/// Makes one edit where the names of the daemon are unknown, for this reason.
+fn edit_with(text: &str, done: &Edit, unknown_names: Option<String>) -> Result<String, String> {
+    let resolve = |text: &str| Ok(resolved(text));
+    let context = EditContext { directory: "/here".into(), resolve: &resolve, unknown_names };
+    super::edit(text, resolved(&text.replace("\r\n", "\n")), std::slice::from_ref(done), &context)
 }
 
 fn a() -> String {
@@ -73,7 +91,7 @@ fn diff(done: &Edit) -> String {
 
 #[track_caller]
 fn diff_of(text: &str, done: &Edit) -> String {
-    let new = edit(text, done, &context()).unwrap();
+    let new = edit(text, done).unwrap();
     assert!(new.parse::<DocumentMut>().is_ok(), "{new}");
     let (old, new): (Vec<&str>, Vec<&str>) = (text.lines().collect(), new.lines().collect());
     // The longest common subsequence of lines.
@@ -104,22 +122,33 @@ fn diff_of(text: &str, done: &Edit) -> String {
 
 #[track_caller]
 fn refused(done: &Edit) -> String {
-    edit(TEXT, done, &context()).unwrap_err()
+    edit(TEXT, done).unwrap_err()
 }
 
 #[test]
 fn a_lun_is_added_after_the_others_with_its_number() {
     let spec = "file:d.img,size=1G,ro".to_owned();
     assert_eq!(
-        diff(&Edit::AddLun { target: a(), spec }),
+        diff(&Edit::AddLun { target: a(), spec, reserved: BTreeSet::new() }),
         "+[[target.lun]]\n+lun = 3\n+type = \"file\"\n+path = \"/here/d.img\"\n+size = \"1G\"\n+ro = true\n+"
     );
     let spec = "null:3M,lun=9".to_owned();
     assert_eq!(
-        diff(&Edit::AddLun { target: b(), spec }),
+        diff(&Edit::AddLun { target: b(), spec, reserved: BTreeSet::new() }),
         "-lun = [{ share = \"common\" }, { type = \"null\", size = \"1M\" }]\n\
          +lun = [{ share = \"common\" }, { type = \"null\", size = \"1M\" }, { lun = 9, type = \"null\", size = \"3M\" }]"
     );
+}
+
+#[test]
+fn a_new_lun_gets_no_number_that_a_host_may_have_open() {
+    let spec = "file:d.img,size=1G,ro".to_owned();
+    let added = diff(&Edit::AddLun { target: a(), spec, reserved: [0, 3, 4, 6].into() });
+    assert!(added.starts_with("+[[target.lun]]\n+lun = 5\n"), "{added}");
+    // The operator can choose it all the same.
+    let spec = "null:3M,lun=9".to_owned();
+    let added = diff(&Edit::AddLun { target: a(), spec, reserved: [9].into() });
+    assert!(added.starts_with("+[[target.lun]]\n+lun = 9\n"), "{added}");
 }
 
 #[test]
@@ -131,7 +160,10 @@ fn luns_that_stay_keep_their_numbers() {
     );
     // A number that is fixed in the middle would move the others.
     let spec = "null:3M,lun=1".to_owned();
-    assert_eq!(refused(&Edit::AddLun { target: a(), spec }), "LUN 1 exists already");
+    assert_eq!(
+        refused(&Edit::AddLun { target: a(), spec, reserved: BTreeSet::new() }),
+        "LUN 1 exists already"
+    );
     let only = Edit::RemoveLun { target: b(), lun: 5 };
     assert_eq!(refused(&only), "the target has no LUN 5; it has 0, 1");
 }
@@ -164,8 +196,8 @@ fn a_target_comes_and_goes() {
         "+\n+[[target]]\n+name = \"iqn.2026-11.org.example:c\"\n+alias = \"C\"\n+\n+[[target.lun]]\n+lun = 0\n+type = \
          \"ram\"\n+size = \"1M\"\n+\n+[[target.lun]]\n+lun = 4\n+share = \"common\""
     );
-    let with = edit(TEXT, &add, &context()).unwrap();
-    assert_eq!(edit(&with, &Edit::RemoveTarget { name }, &context()).unwrap(), TEXT);
+    let with = edit(TEXT, &add).unwrap();
+    assert_eq!(edit(&with, &Edit::RemoveTarget { name }).unwrap(), TEXT);
     let again = Edit::AddTarget { name: a(), luns: vec!["ram:1M".to_owned()], settings: Vec::new() };
     assert_eq!(refused(&again), "target \"iqn.2026-11.org.example:A\" exists already");
     let unknown = Edit::RemoveTarget { name: "iqn.2026-11.org.example:d".to_owned() };
@@ -174,22 +206,34 @@ fn a_target_comes_and_goes() {
 
 #[test]
 fn a_shared_lun_keeps_its_name_when_its_first_target_goes() {
+    let naa = format!("+naa = \"{}\"", resolved(TEXT).units[0].identity.naa);
     let told = diff(&Edit::RemoveTarget { name: a() });
-    assert!(told.contains("+naa = \"3000000000000001\""), "{told}");
+    assert!(told.contains(&naa), "{told}");
     let told = diff(&Edit::RemoveLun { target: a(), lun: 2 });
-    assert!(told.contains("+naa = \"3000000000000001\""), "{told}");
+    assert!(told.contains(&naa), "{told}");
     let told = diff(&Edit::RemoveTarget { name: b() });
     assert!(!told.contains("naa"), "{told}");
 }
 
 #[test]
+fn a_name_that_is_unknown_is_not_written_down() {
+    let edit = |done: &Edit| edit_with(TEXT, done, Some("say which".to_owned()));
+    for done in [Edit::RemoveTarget { name: a() }, Edit::RemoveLun { target: a(), lun: 2 }] {
+        let why = edit(&done).unwrap_err();
+        assert!(why.contains("the shared LUN \"common\"") && why.contains("say which"), "{why}");
+    }
+    // Nothing has to be written down.
+    edit(&Edit::RemoveTarget { name: b() }).unwrap();
+}
+
+#[test]
 fn a_comment_that_stands_alone_survives_the_table_below_it() {
-    let text = "# License\n\n# Of x.\n[[target]]\nname = \"iqn.x\"\n\n[[target]]\nname = \"iqn.y\"\n";
-    let told = diff_of(text, &Edit::RemoveTarget { name: "iqn.x".to_owned() });
-    assert_eq!(told, "-# Of x.\n-name = \"iqn.x\"\n-\n-[[target]]");
-    let text = "# License\n\n# Of x.\n[[target]]\nname = \"iqn.x\"\n";
-    let told = diff_of(text, &Edit::RemoveTarget { name: "iqn.x".to_owned() });
-    assert_eq!(told, "-\n-# Of x.\n-[[target]]\n-name = \"iqn.x\"");
+    let text = "# License\n\n# Of x.\n[[target]]\nname = \"iqn.2026-11.x:x\"\n\n[[target]]\nname = \"iqn.2026-11.x:y\"\n";
+    let told = diff_of(text, &Edit::RemoveTarget { name: "iqn.2026-11.x:x".to_owned() });
+    assert_eq!(told, "-# Of x.\n-name = \"iqn.2026-11.x:x\"\n-\n-[[target]]");
+    let text = "# License\n\n# Of x.\n[[target]]\nname = \"iqn.2026-11.x:x\"\n";
+    let told = diff_of(text, &Edit::RemoveTarget { name: "iqn.2026-11.x:x".to_owned() });
+    assert_eq!(told, "-\n-# Of x.\n-[[target]]\n-name = \"iqn.2026-11.x:x\"");
 }
 
 #[test]
@@ -204,7 +248,7 @@ fn an_access_list_is_edited_by_initiator() {
     let entry =
         "+[[target.acl]]\n+initiators = [\"iqn.2000-01.org.example:n\"]\n+luns = [0, 2]\n+ro = true\n+";
     assert_eq!(diff(&add(false)), entry);
-    let first = edit(TEXT, &add(true), &context()).unwrap();
+    let first = edit(TEXT, &add(true)).unwrap();
     assert!(first.find("example:n").unwrap() < first.find("example:x").unwrap(), "{first}");
     // An entry of two initiators is split, with its authentication.
     let set = Edit::SetAcl {
@@ -212,7 +256,7 @@ fn an_access_list_is_edited_by_initiator() {
         initiator: "iqn.2000-01.org.example:X".to_owned(),
         settings: settings(&[("ro", "yes")]),
     };
-    let split = edit(TEXT, &set, &context()).unwrap();
+    let split = edit(TEXT, &set).unwrap();
     let document: DocumentMut = split.parse().unwrap();
     let entries = document["target"][0]["acl"].as_array_of_tables().unwrap();
     assert_eq!(entries.len(), 3);
@@ -227,11 +271,11 @@ fn an_access_list_is_edited_by_initiator() {
         admit_all,
         even_if_others_match: false,
     };
-    let without = edit(TEXT, &remove("z", false), &context()).unwrap();
-    let without = edit(&without, &remove("x", false), &context()).unwrap();
-    let refused = edit(&without, &remove("y", false), &context()).unwrap_err();
+    let without = edit(TEXT, &remove("z", false)).unwrap();
+    let without = edit(&without, &remove("x", false)).unwrap();
+    let refused = edit(&without, &remove("y", false)).unwrap_err();
     assert!(refused.contains("admits every initiator"), "{refused}");
-    let open = edit(&without, &remove("y", true), &context()).unwrap();
+    let open = edit(&without, &remove("y", true)).unwrap();
     assert!(!open.contains("acl"), "{open}");
 }
 
@@ -252,6 +296,9 @@ fn users_are_edited_where_they_are() {
     assert_eq!(diff(&add(z())), format!("+[target.acl.auth]\n+{auth}"));
     let x = || AuthPlace::Initiator(a(), "iqn.2000-01.org.example:x".to_owned());
     assert!(refused(&add(x())).contains("already"));
+    let records = |place| Edit::AddPasswordFile { place, password_file: "u.passwords".to_owned() };
+    assert_eq!(diff(&records(z())), "+[target.acl.auth]\n+password_file = \"/here/u.passwords\"\n+");
+    assert!(refused(&records(x())).contains("already"));
     let set = |user: &str| Edit::SetUser {
         place: x(),
         user: user.to_owned(),
@@ -261,7 +308,7 @@ fn users_are_edited_where_they_are() {
     assert_eq!(refused(&set("other")), "the user there is \"lab\", not \"other\"");
     let remove = |admit_all| Edit::RemoveUser { place: x(), user: "lab".to_owned(), admit_all };
     assert!(refused(&remove(false)).contains("--admit-all"));
-    assert!(edit(TEXT, &remove(true), &context()).is_ok());
+    assert!(edit(TEXT, &remove(true)).is_ok());
 }
 
 /// The tables of the last target are interleaved, and some of its LUNs have no number.
@@ -305,26 +352,27 @@ fn a_new_target_takes_nothing_from_the_last_one() {
         luns: vec!["null:1M".to_owned(), "null:2M".to_owned()],
         settings: settings(&[("session.data_digest", "require")]),
     };
-    let with = edit(MIXED, &add, &context()).unwrap();
+    let with = edit(MIXED, &add).unwrap();
     assert!(with.starts_with(MIXED), "{with}");
-    assert_eq!(edit(&with, &Edit::RemoveTarget { name }, &context()).unwrap(), MIXED);
+    assert_eq!(edit(&with, &Edit::RemoveTarget { name }).unwrap(), MIXED);
     let other = "iqn.2026-11.org.example:d".to_owned();
     let add = Edit::AddTarget { name: other, luns: vec!["null:1M".to_owned()], settings: Vec::new() };
-    let more = edit(&with, &add, &context()).unwrap();
+    let more = edit(&with, &add).unwrap();
     assert!(more.starts_with(&with), "{more}");
 }
 
 #[test]
 fn an_edit_that_changes_more_than_it_says_is_refused() {
     let before: DocumentMut = MIXED.parse().unwrap();
-    let wrong = |after: &str, edit: &Edit| unchanged::check(&before, after, edit).unwrap_err();
+    let wrong =
+        |after: &str, edit: &Edit| unchanged::check(&before, after, &resolved(MIXED), edit).unwrap_err();
     let set_a = Edit::SetTarget { name: a(), settings: Vec::new() };
     let set_b = Edit::SetTarget { name: b(), settings: Vec::new() };
     let bigger = MIXED.replace("\"4M\"", "\"5M\"");
     assert!(wrong(&bigger, &set_a).contains("internal error: the edit would also change target"));
-    assert_eq!(unchanged::check(&before, &bigger, &set_b), Ok(()));
+    assert_eq!(unchanged::check(&before, &bigger, &resolved(MIXED), &set_b), Ok(()));
     let lun = Edit::SetLun { target: b(), lun: 3, settings: Vec::new() };
-    assert_eq!(unchanged::check(&before, &bigger, &lun), Ok(()));
+    assert_eq!(unchanged::check(&before, &bigger, &resolved(MIXED), &lun), Ok(()));
     let lun = Edit::RemoveLun { target: b(), lun: 2 };
     assert!(wrong(&bigger, &lun).contains("example:b"));
     let acl = Edit::AddAcl { target: b(), initiators: Vec::new(), settings: Vec::new(), first: false };
@@ -334,16 +382,17 @@ fn an_edit_that_changes_more_than_it_says_is_refused() {
     let inline =
         MIXED.replace("[target.session]\ndata_digest = \"require\"\n[[target.lun]]\n", "[[target.lun]]\n");
     let inline = inline.replace(":b\"\n", ":b\"\nsession = { data_digest = 'require' }\n");
-    assert_eq!(unchanged::check(&before, &inline, &set_a), Ok(()));
+    assert_eq!(unchanged::check(&before, &inline, &resolved(MIXED), &set_a), Ok(()));
 }
 
 #[test]
 fn a_lun_before_the_removed_one_keeps_its_number() {
     // LUNs 0, 2, 1 and 3: the second and the last have no number of their own.
-    let new = edit(MIXED, &Edit::RemoveLun { target: b(), lun: 1 }, &context()).unwrap();
+    let new = edit(MIXED, &Edit::RemoveLun { target: b(), lun: 1 }).unwrap();
     let document: DocumentMut = new.parse().unwrap();
     let target = tables::all(document.as_table(), "target")[1];
-    assert_eq!(luns::numbers(target), [0, 2, 3], "{new}");
+    let numbers: Vec<u16> = resolved(&new).targets[1].numbers.iter().map(|table| table.lun).collect();
+    assert_eq!(numbers, [0, 2, 3], "{new}");
     let sizes = tables::all(target, "lun").into_iter().map(|lun| tables::text(lun, "size").unwrap());
     assert_eq!(sizes.collect::<Vec<_>>(), ["1M", "2M", "4M"]);
 }
@@ -372,7 +421,7 @@ fn an_initiator_that_other_entries_match_is_not_removed_silently() {
     let remove = |text: &str, initiator: &str, even_if_others_match| {
         let initiator = initiator.replace(':', "iqn.2000-01.org.example:");
         let done = Edit::RemoveAcl { target: a(), initiator, admit_all: false, even_if_others_match };
-        edit(text, &done, &context())
+        edit(text, &done)
     };
     let told = remove(PATTERNS, ":X", false).unwrap_err();
     assert!(told.starts_with("\"iqn.2000-01.org.example:x*\" of the access list also matches"), "{told}");
@@ -392,7 +441,7 @@ fn a_pattern_that_is_split_off_takes_no_initiator_from_its_entry() {
     let set = |initiator: &str| {
         let initiator = format!("iqn.2000-01.org.example:{initiator}");
         let done = Edit::SetAcl { target: a(), initiator, settings: settings(&[("ro", "")]) };
-        let document: DocumentMut = edit(PATTERNS, &done, &context()).unwrap().parse().unwrap();
+        let document: DocumentMut = edit(PATTERNS, &done).unwrap().parse().unwrap();
         let target = tables::all(document.as_table(), "target")[0];
         let entries = tables::all(target, "acl").into_iter();
         entries
@@ -439,15 +488,13 @@ fn a_list_of_luns_is_not_empty() {
 fn lines_keep_their_ends() {
     let crlf = TEXT.replace('\n', "\r\n");
     let remove = Edit::RemoveTarget { name: a() };
-    let expected = edit(TEXT, &remove, &context()).unwrap().replace('\n', "\r\n");
-    assert_eq!(edit(&crlf, &remove, &context()).unwrap(), expected);
-    let text = "# License\r\n\r\n# Of x.\r\n[[target]]\r\nname = \"iqn.x\"\r\n";
-    let told = edit(text, &Edit::RemoveTarget { name: "iqn.x".to_owned() }, &context()).unwrap();
+    let expected = edit(TEXT, &remove).unwrap().replace('\n', "\r\n");
+    assert_eq!(edit(&crlf, &remove).unwrap(), expected);
+    let text = "# License\r\n\r\n# Of x.\r\n[[target]]\r\nname = \"iqn.2026-11.x:x\"\r\n";
+    let told = edit(text, &Edit::RemoveTarget { name: "iqn.2026-11.x:x".to_owned() }).unwrap();
     assert_eq!(told, "# License\r\n");
     let mixed = TEXT.replacen('\n', "\r\n", 1);
-    assert!(
-        edit(&mixed, &remove, &context()).unwrap_err().starts_with("some lines of the file end with CR LF")
-    );
+    assert!(edit(&mixed, &remove).unwrap_err().starts_with("some lines of the file end with CR LF"));
 }
 
 #[test]
@@ -460,9 +507,9 @@ fn names_of_groups_are_compared_as_they_are_written() {
         even_if_others_match: false,
     };
     let line = |names: &str| format!("initiators = [{names}]");
-    let after = edit(&text, &done("@Lab"), &context()).unwrap();
+    let after = edit(&text, &done("@Lab")).unwrap();
     assert_eq!(after, text.replace(&line("\"@lab\", \"@Lab\""), &line("\"@lab\"")));
-    let told = edit(&text, &done("@LAB"), &context()).unwrap_err();
+    let told = edit(&text, &done("@LAB")).unwrap_err();
     assert_eq!(told, "no entry of the access list names \"@LAB\"");
 }
 
@@ -498,9 +545,9 @@ fn rows_that_are_tables_stay_with_their_entry() {
         let count = |entry: &&dyn TableLike| tables::all(*entry, "luns").len();
         tables::all(target, "acl").iter().map(count).collect::<Vec<_>>()
     };
-    let new = edit(ROWS, &set, &context()).unwrap();
+    let new = edit(ROWS, &set).unwrap();
     assert_eq!(rows(&new), [2, 2, 1], "{new}");
-    let new = edit(ROWS, &Edit::RemoveLun { target: a(), lun: 1 }, &context()).unwrap();
+    let new = edit(ROWS, &Edit::RemoveLun { target: a(), lun: 1 }).unwrap();
     assert_eq!(rows(&new), [1, 0], "{new}");
     assert!(new.contains("luns = []"), "{new}");
 }
@@ -551,7 +598,7 @@ fn no_comment_in_an_array_is_lost() {
         even_if_others_match: false,
     };
     for (name, left) in [("x", ["y", "z"]), ("y", ["x", "z"]), ("z", ["x", "y"])] {
-        let new = edit(COMMENTS, &done(name), &context()).unwrap();
+        let new = edit(COMMENTS, &done(name)).unwrap();
         for comment in ["# The first room.", "# x\n", "# The second room.", "# y\n", "# z\n", "# LUNs\n"] {
             assert!(new.contains(comment), "{comment} {new}");
         }
@@ -561,7 +608,7 @@ fn no_comment_in_an_array_is_lost() {
         let list = tables::all(target, "acl")[0].get("initiators").unwrap().as_array().unwrap();
         assert_eq!(list.iter().map(|name| name.as_str().unwrap()).collect::<Vec<_>>(), names, "{new}");
     }
-    let both = edit(&edit(COMMENTS, &done("z"), &context()).unwrap(), &done("y"), &context()).unwrap();
+    let both = edit(&edit(COMMENTS, &done("z")).unwrap(), &done("y")).unwrap();
     assert!(both.parse::<DocumentMut>().is_ok(), "{both}");
     let lun = Edit::RemoveLun { target: a(), lun: 1 };
     let told = diff_of(COMMENTS, &lun);
@@ -571,7 +618,7 @@ fn no_comment_in_an_array_is_lost() {
 #[test]
 fn a_comment_that_stands_alone_survives_the_last_lun_or_entry() {
     let lun = Edit::RemoveLun { target: a(), lun: 1 };
-    let new = edit(COMMENTS, &lun, &context()).unwrap();
+    let new = edit(COMMENTS, &lun).unwrap();
     assert!(new.contains("size = \"1M\"\n\n# The disks end here.\n\n[[target.acl]]"), "{new}");
     let entry = Edit::RemoveAcl {
         target: a(),
@@ -579,7 +626,7 @@ fn a_comment_that_stands_alone_survives_the_last_lun_or_entry() {
         admit_all: false,
         even_if_others_match: false,
     };
-    let new = edit(COMMENTS, &entry, &context()).unwrap();
+    let new = edit(COMMENTS, &entry).unwrap();
     assert!(new.contains("    0, 1 ]\n\n# Nobody else.\n\n[[portal]]"), "{new}");
 }
 
@@ -599,6 +646,7 @@ fn a_clone_has_the_keys_of_its_source_and_an_identity_of_its_own() {
                 to: to.to_owned(),
                 path: "/srv/new.img".to_owned(),
                 settings: settings(list),
+                reserved: BTreeSet::new(),
             },
         )
     };
@@ -617,7 +665,13 @@ fn a_clone_has_the_keys_of_its_source_and_an_identity_of_its_own() {
         ),
         "{lines}"
     );
-    let missing =
-        Edit::CloneLun { target: a.clone(), lun: 7, to: a, path: "x".to_owned(), settings: Vec::new() };
-    assert!(edit(text, &missing, &context()).unwrap_err().contains("no LUN 7"));
+    let missing = Edit::CloneLun {
+        target: a.clone(),
+        lun: 7,
+        to: a,
+        path: "x".to_owned(),
+        settings: Vec::new(),
+        reserved: BTreeSet::new(),
+    };
+    assert!(edit(text, &missing).unwrap_err().contains("no LUN 7"));
 }

@@ -12,7 +12,7 @@ pub(super) fn set_all(
     table: &mut dyn TableLike,
     section: &Section,
     settings: &[Setting],
-    context: &EditContext,
+    context: &EditContext<'_>,
 ) -> Result<(), String> {
     settings.iter().try_for_each(|(key, word)| set(table, section, key, word, context))
 }
@@ -22,7 +22,7 @@ fn set(
     section: &Section,
     name: &str,
     word: &str,
-    context: &EditContext,
+    context: &EditContext<'_>,
 ) -> Result<(), String> {
     let (head, rest) = name.split_once('.').map_or((name, None), |(head, rest)| (head, Some(rest)));
     let Some(key) = section.key(head) else {
@@ -74,7 +74,7 @@ pub(super) fn put(table: &mut dyn TableLike, key: &str, mut value: Value) {
 
 /// Converts a word. A word that does not fit stays a string, so that the check of the whole configuration
 /// reports the mistake with its place.
-fn value(name: &str, kind: Kind, word: &str, context: &EditContext) -> Result<Value, String> {
+fn value(name: &str, kind: Kind, word: &str, context: &EditContext<'_>) -> Result<Value, String> {
     let parts = || word.split([',', ' ']).filter(|part| !part.is_empty());
     Ok(match kind {
         Kind::Switch => match word {
@@ -107,7 +107,11 @@ fn value(name: &str, kind: Kind, word: &str, context: &EditContext) -> Result<Va
 }
 
 /// Converts a value of a LUN spec.
-pub(super) fn from_raw(kind: Kind, raw: &Located<RawValue>, context: &EditContext) -> Result<Value, String> {
+pub(super) fn from_raw(
+    kind: Kind,
+    raw: &Located<RawValue>,
+    context: &EditContext<'_>,
+) -> Result<Value, String> {
     let text = |text: &str| value("path", kind, text, context);
     match &raw.value {
         RawValue::Text(word) => text(word),

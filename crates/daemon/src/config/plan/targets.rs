@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use device::rate_limit::RateLimit;
+use iscsi::negotiate::DigestPolicy;
 
 use super::fields::{auth, auth_details, field};
 use super::{PlannedChange, Subject, What, WhenEffective};
@@ -148,13 +149,21 @@ fn offer(was: &Target, is: &Target, details: &mut Vec<String>) {
     field(details, "alias", &alias(was), &alias(is));
     field(details, "max_sessions", &was.max_sessions, &is.max_sessions);
     let (a, b) = (&was.keys, &is.keys);
-    let word = |policy: &dyn std::fmt::Debug| format!("{policy:?}");
-    field(details, "header_digest", &word(&a.header_digest), &word(&b.header_digest));
-    field(details, "data_digest", &word(&a.data_digest), &word(&b.data_digest));
+    field(details, "header_digest", &digest_word(a.header_digest), &digest_word(b.header_digest));
+    field(details, "data_digest", &digest_word(a.data_digest), &digest_word(b.data_digest));
     field(details, "protection", &a.min_protection.to_string(), &b.min_protection.to_string());
     field(details, "max_connections", &a.max_connections, &b.max_connections);
     field(details, "max_burst_length", &a.max_burst_length, &b.max_burst_length);
     field(details, "first_burst_length", &a.first_burst_length, &b.first_burst_length);
+}
+
+/// Returns the word of the configuration file for a policy.
+const fn digest_word(policy: DigestPolicy) -> &'static str {
+    match policy {
+        DigestPolicy::PreferCrc32c | DigestPolicy::PreferNone => "offer",
+        DigestPolicy::RequireCrc32c => "require",
+        DigestPolicy::RequireNone => "forbid",
+    }
 }
 
 fn limits(was: &Target, is: &Target) -> Vec<String> {

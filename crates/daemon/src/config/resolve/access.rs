@@ -45,13 +45,16 @@ pub(super) fn acl(
     report: &mut ConfigReport,
 ) -> Vec<AclEntry> {
     let mut resolved: Vec<AclEntry> = Vec::new();
+    let mut earlier = EarlierPatterns::default();
     for entry in entries {
-        if let Some(first) = entry.initiators.first()
-            && resolved.iter().any(|earlier| earlier.initiators.iter().any(|p| p.as_str() == "*"))
-        {
-            report.warn(&first.span, "an earlier entry of this access list matches every initiator");
+        let words = initiators(&entry.initiators, groups, report);
+        for (word, patterns) in &words {
+            earlier.warn_of_shadowed(word, patterns, report);
         }
-        let initiators = initiators(&entry.initiators, groups, report);
+        for (word, patterns) in &words {
+            earlier.add(word, patterns);
+        }
+        let initiators = words.into_iter().flat_map(|(_, patterns)| patterns).collect();
         let own = entry.protection.as_ref();
         let mapped: Vec<MappedLun> = match entry.luns {
             None => luns
@@ -83,23 +86,68 @@ pub(super) fn acl(
     resolved
 }
 
-/// Returns the patterns of an entry, with each group replaced by its members. The reader reports an empty
-/// list as a mistake, because it might be taken to fit every initiator.
-fn initiators(written: &[Located<String>], groups: &Groups, report: &mut ConfigReport) -> Vec<NamePattern> {
-    let mut patterns = Vec::new();
+/// Returns the patterns that each word of an entry stands for: those of a group are its members. The reader
+/// reports an empty list as a mistake, because it might be taken to fit every initiator.
+fn initiators<'w>(
+    written: &'w [Located<String>],
+    groups: &Groups,
+    report: &mut ConfigReport,
+) -> Vec<(&'w Located<String>, Vec<NamePattern>)> {
+    let mut words = Vec::new();
     for at in written {
-        match at.value.strip_prefix('@') {
-            Some(name) => match groups.get(name) {
-                Some(members) => patterns.extend(members.iter().cloned()),
-                None => {
-                    let hint = did_you_mean(name, groups.keys().map(String::as_str));
-                    report.error(&at.span, format!("no group is named \"{name}\"{hint}"));
-                }
-            },
-            None => patterns.extend(pattern(at, report)),
+        let patterns = match at.value.strip_prefix('@') {
+            Some(name) => groups.get(name).cloned().unwrap_or_else(|| {
+                let hint = did_you_mean(name, groups.keys().map(String::as_str));
+                report.error(&at.span, format!("no group is named \"{name}\"{hint}"));
+                Vec::new()
+            }),
+            None => pattern(at, report).into_iter().collect(),
+        };
+        words.push((at, patterns));
+    }
+    words
+}
+
+/// The patterns of the entries of an access list so far, each with the word that it comes from.
+#[derive(Default)]
+struct EarlierPatterns {
+    names: BTreeMap<NamePattern, Located<String>>,
+    /// Those with a `*`.
+    wild: Vec<(NamePattern, Located<String>)>,
+}
+
+impl EarlierPatterns {
+    fn add(&mut self, word: &Located<String>, patterns: &[NamePattern]) {
+        for pattern in patterns {
+            if pattern.as_str().contains('*') {
+                self.wild.push((pattern.clone(), word.clone()));
+            }
+            self.names.entry(pattern.clone()).or_insert_with(|| word.clone());
         }
     }
-    patterns
+
+    /// Warns of a word that selects no initiator, because the first entry that matches an initiator applies,
+    /// and earlier entries match all that this one would.
+    fn warn_of_shadowed(&self, word: &Located<String>, patterns: &[NamePattern], report: &mut ConfigReport) {
+        let by: Option<Vec<_>> = patterns.iter().map(|pattern| self.find(pattern)).collect();
+        if let Some(by) = by.as_ref().and_then(|by| by.first()) {
+            let line = match &by.span {
+                SourceSpan::File { line, .. } => format!(" (on line {line})"),
+                SourceSpan::Flag(_) | SourceSpan::Default => String::new(),
+            };
+            let message = format!(
+                "\"{}\" has no effect here: \"{}\" in an earlier entry of this access list{line} already matches it",
+                word.value, by.value
+            );
+            report.warn(&word.span, message);
+        }
+    }
+
+    /// Returns the word of an earlier entry that matches every name that a pattern matches.
+    fn find(&self, pattern: &NamePattern) -> Option<&Located<String>> {
+        let wild = || self.wild.iter().find(|(known, _)| known.covers(pattern)).map(|(_, word)| word);
+        self.names.get(pattern).or_else(wild)
+    }
 }
 
 fn pattern(at: &Located<String>, report: &mut ConfigReport) -> Option<NamePattern> {
@@ -134,6 +182,14 @@ fn mappings_of(
             let other = |known: &MappedLun| known.unit == own.unit && known.protection != protection;
             if mapped.iter().any(other) {
                 let message = format!("LUN {} is exported twice with different protection", own.lun);
+                report.error(&lun.span, message);
+            }
+            // The initiator could write by the other number.
+            if mapped.iter().any(|known| known.unit == own.unit && known.read_only != read_only) {
+                let message = format!(
+                    "LUN {} is exported twice, once read-only and once not: the initiator could write to it",
+                    own.lun
+                );
                 report.error(&lun.span, message);
             }
             mapped.push(MappedLun { lun: shown.value, read_only, protection, ..*own });
@@ -180,7 +236,9 @@ pub(super) fn auth(written: raw::Auth, environment: &Environment, report: &mut C
         return Auth::None;
     }
     let records = password_file.as_ref().map(|at| {
-        let file = secret::password_records(&environment.absolute(&at.value));
+        let path = environment.absolute(&at.value);
+        let file = secret::password_records(&path);
+        let file = file.and_then(|file| environment.expect_open_to_service(&path).map(|()| file));
         file.map(Arc::new).map_err(|why| report.error(&at.span, why)).ok()
     });
     let no_chap = [&user, &secret, &mutual_user, &mutual_secret].iter().all(|at| at.is_none())
@@ -275,7 +333,11 @@ fn read_secret(
             report.error(&inline.span, format!("give \"{key}_file\" or \"{key}\", not both"));
             return None;
         }
-        (Some(file), None) => (secret::from_file(&environment.absolute(&file.value)), file.span),
+        (Some(file), None) => {
+            let path = environment.absolute(&file.value);
+            let secret = secret::from_file(&path);
+            (secret.and_then(|secret| environment.expect_open_to_service(&path).map(|()| secret)), file.span)
+        }
         (None, Some(inline)) => {
             check_inline(key, &inline.span, environment, report);
             (secret::check(inline.value.as_bytes()), inline.span)
@@ -288,11 +350,14 @@ fn read_secret(
 /// Checks that others cannot read the configuration file: a secret in it is protected only by the mode of the
 /// file.
 fn check_inline(key: &str, span: &SourceSpan, environment: &Environment, report: &mut ConfigReport) {
-    match environment.file_mode {
-        Some(mode) if mode & 0o077 != 0 => report.error(
+    let user = environment.service_user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
+    match environment.file_access {
+        Some(access) if !access.is_confidential(user) => report.error(
             span,
             format!(
-                "\"{key}\" in a file that others can read (mode {mode:03o}); use \"{key}_file\" or chmod 600"
+                "\"{key}\" in a file that others can read (mode {:03o}); use \"{key}_file\" or chmod {:03o}",
+                access.mode,
+                access.remedy(user)
             ),
         ),
         _ => {

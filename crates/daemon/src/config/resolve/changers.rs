@@ -1,17 +1,18 @@
 //! Resolves tape libraries: the changer, and its drives as units and LUNs of their own.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use backends::library_folder::LibraryFolder;
 
 use super::super::identity;
+use super::super::library_record::ServedLibrary;
 use super::super::raw;
 use super::super::resolved::{Identity, MappedLun, Medium, Naa, Unit, UnitIndex};
-use super::super::schema::LUN_MAX;
 use super::super::source_span::ConfigReport;
+use super::numbers::Numbering;
 use super::printable;
-use super::tapes::with_cause;
+use super::tapes::{usual_revision, with_cause};
 
 /// The keys of a LUN that apply to a library, beside those of every LUN of a target.
 pub(super) const KEYS: &[&str] =
@@ -35,29 +36,39 @@ pub(super) fn check(path: &Path, is_read_only: bool) -> Result<(), String> {
     LibraryFolder::read(path).map(drop).map_err(|error| with_cause(&error))
 }
 
+/// Returns the serial number of the library in a folder, and those of its drives; `None` if it cannot be
+/// read.
+pub(super) fn read(path: &Path) -> Option<ServedLibrary> {
+    let library = LibraryFolder::read(path).ok()?;
+    let drives = (1..=library.counts().drives).map(|number| library.drive_serial(number)).collect();
+    Some(ServedLibrary { serial: library.serial().to_owned(), drives })
+}
+
 /// Adds the drives of a changer as units after it.
 pub(super) fn add_drives(
     units: &mut Vec<Unit>,
-    libraries: &mut Libraries,
+    (libraries, served, found): (&mut Libraries, &BTreeMap<PathBuf, ServedLibrary>, Option<ServedLibrary>),
     changer: UnitIndex,
     lun: &raw::Lun,
     report: &mut ConfigReport,
 ) {
     let vendor = printable(lun.drive_vendor.as_ref(), report);
-    let product = printable(lun.drive_product.as_ref(), report);
+    let product = printable(lun.drive_product.as_ref(), report).unwrap_or_else(|| "Virtual Tape".to_owned());
+    let revision = printable(lun.drive_revision.as_ref(), report).unwrap_or_else(|| usual_revision(&product));
     let Some(unit) = units.get(changer.0).cloned() else { return };
     let Medium::Changer { path } = &unit.medium else { return };
     // A library that cannot be read was reported.
-    let Ok(library) = LibraryFolder::read(path) else { return };
+    let Some(library) = found.or_else(|| served.get(path).cloned()) else { return };
     let mut drives = Vec::new();
-    for number in 1..=library.counts().drives {
-        drives.push((UnitIndex(units.len()), library.drive_serial(number)));
+    for (number, drive_serial) in (1..).zip(library.drives) {
+        drives.push((UnitIndex(units.len()), drive_serial));
         units.push(Unit {
             label: format!("{} drive {number}", unit.label),
             medium: Medium::LibraryDrive { path: path.clone(), number },
             identity: Identity {
                 vendor: vendor.clone().unwrap_or_default(),
-                product: product.clone().unwrap_or_else(|| "Virtual Tape".to_owned()),
+                product: product.clone(),
+                revision: revision.clone(),
                 ..unit.identity.clone()
             },
             ..unit.clone()
@@ -67,7 +78,7 @@ pub(super) fn add_drives(
     if let Some(unit) = units.get_mut(changer.0) {
         unit.write_cache = false;
     }
-    libraries.insert(changer, ResolvedLibrary { serial: library.serial().to_owned(), drives });
+    libraries.insert(changer, ResolvedLibrary { serial: library.serial, drives });
 }
 
 impl ResolvedLibrary {
@@ -84,39 +95,38 @@ impl ResolvedLibrary {
     }
 }
 
-/// Returns the LUNs of the drives of a changer: the numbers from `drive_lun` on, or else the lowest free
-/// numbers above that of the changer.
+/// Returns the LUNs of the drives of a changer, which was numbered last.
 pub(super) fn drive_luns(
     libraries: &Libraries,
-    changer: &MappedLun,
+    (changer, medium): (&MappedLun, Option<&Medium>),
     lun: &raw::Lun,
-    numbers: &mut BTreeSet<u16>,
+    numbering: &mut Numbering,
     report: &mut ConfigReport,
 ) -> Vec<MappedLun> {
     let Some(library) = libraries.get(&changer.unit) else {
-        let is_changer = lun.kind.as_ref().is_some_and(|kind| kind.value == "changer");
-        if let Some(at) = lun.drive_lun.as_ref().filter(|_| !is_changer) {
+        if matches!(medium, Some(Medium::Changer { .. })) {
+            numbering.skip_unreadable_library(lun);
+        } else if let Some(at) = &lun.drive_lun {
             report.error(&at.span, "only a lun of type changer takes \"drive_lun\"");
         }
         return Vec::new();
     };
-    let mut mapped = Vec::new();
-    let mut next = lun.drive_lun.as_ref().map_or(changer.lun.saturating_add(1), |at| at.value);
-    for (number, (unit, _)) in (1..).zip(&library.drives) {
-        while lun.drive_lun.is_none() && numbers.contains(&next) {
-            next += 1;
-        }
-        let span = lun.drive_lun.as_ref().map_or(&lun.span, |at| &at.span);
-        if u64::from(next) > LUN_MAX {
-            report.error(span, format!("the target has no free number for drive {number} of the library"));
-            return mapped;
-        }
-        if !numbers.insert(next) {
-            let why = format!("drive {number} of the library would be LUN {next}, which is another LUN");
-            report.error(span, why);
-        }
-        mapped.push(MappedLun { lun: next, unit: *unit, ..*changer });
-        next += 1;
+    let numbers = numbering.number_drives(lun, library.drives.len(), report);
+    let drives = numbers.into_iter().zip(&library.drives);
+    drives.map(|(number, (unit, _))| MappedLun { lun: number, unit: *unit, ..*changer }).collect()
+}
+
+/// Returns the tape libraries with drives among units that are served.
+pub(crate) fn served_libraries(units: &[Unit]) -> BTreeMap<PathBuf, ServedLibrary> {
+    let mut served: BTreeMap<PathBuf, ServedLibrary> = BTreeMap::new();
+    for unit in units {
+        let Medium::LibraryDrive { path, number } = &unit.medium else { continue };
+        let serial = &unit.identity.serial;
+        let of_library = serial.strip_suffix(&format!("{number:02}")).unwrap_or(serial);
+        let known = served.entry(path.clone());
+        let known =
+            known.or_insert_with(|| ServedLibrary { serial: of_library.to_owned(), drives: Vec::new() });
+        known.drives.push(serial.clone());
     }
-    mapped
+    served
 }

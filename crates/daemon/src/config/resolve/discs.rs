@@ -32,19 +32,24 @@ pub(super) const KEYS: &[&str] = &[
     "revision",
 ];
 
-/// Returns the medium of a drive, and reports an image that cannot be a disc.
-pub(super) fn medium(lun: &raw::Lun, path: PathBuf, report: &mut ConfigReport) -> Medium {
-    let profile = lun.profile.as_ref().map(|at| match at.value {
+/// Returns the medium of a drive.
+pub(super) fn medium(lun: &raw::Lun, path: PathBuf) -> Medium {
+    Medium::Disc { path, profile: profile(lun) }
+}
+
+fn profile(lun: &raw::Lun) -> Option<DiscProfile> {
+    lun.profile.as_ref().map(|at| match at.value {
         "cd" => DiscProfile::Cd,
         "dvd" => DiscProfile::Dvd,
         _ => DiscProfile::Bd,
-    });
-    if let Some(at) = &lun.path
-        && let Err(why) = check_image(&path, (&at.span, lun.ro), profile, report)
-    {
-        report.medium_error(&at.span, why);
+    })
+}
+
+/// Reports an image that cannot be a disc.
+pub(super) fn examine(lun: &raw::Lun, path: &Path, span: &SourceSpan, report: &mut ConfigReport) {
+    if let Err(why) = check_image(path, (span, lun.ro), profile(lun), report) {
+        report.medium_error(span, why);
     }
-    Medium::Disc { path, profile }
 }
 
 fn check_image(

@@ -16,7 +16,9 @@ pub(super) fn resolve(
     report: &mut ConfigReport,
 ) -> Option<Http> {
     let tokens = written.token_file.as_ref().and_then(|at| {
-        let tokens = secret::http_tokens(&environment.absolute(&at.value));
+        let path = environment.absolute(&at.value);
+        let tokens = secret::http_tokens(&path);
+        let tokens = tokens.and_then(|tokens| environment.expect_open_to_service(&path).map(|()| tokens));
         tokens.map_err(|why| report.error(&at.span, why)).ok()
     });
     let files = TlsFiles {

@@ -78,7 +78,9 @@ fn resolve_group(
     report: &mut ConfigReport,
 ) -> Group {
     let password = group.password_file.as_ref().and_then(|at| {
-        secret::group_secret(&environment.absolute(&at.value), &name)
+        let path = environment.absolute(&at.value);
+        secret::group_secret(&path, &name)
+            .and_then(|secret| environment.expect_open_to_service(&path).map(|()| secret))
             .map_err(|why| report.error(&at.span, why))
             .ok()
     });

@@ -1,23 +1,29 @@
 //! Resolves logical units: their media, numbers and identities.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use base::units::{BlockSize, ByteLen};
 use device::contract::{InquiryOverrides, SpcLevel as Standard, TaskRules};
 use security::Level;
 
 use super::super::identity;
+use super::super::library_record::{self, ServedLibrary};
 use super::super::names::check_label;
 use super::super::raw;
-use super::super::resolved::{GroupSet, Identity, MappedLun, Medium, Naa, UNITS_MAX, Unit, UnitIndex};
-use super::super::secret;
+use super::super::resolved::{
+    GroupSet, Identity, LunNumbers, MappedLun, Medium, Naa, UNITS_MAX, Unit, UnitIndex,
+};
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 use super::changers::{self, Libraries};
 use super::discs;
-use super::disk_files::{check_device, check_file, warn_of_size};
+use super::disk_files::{block_size, block_size_of_lun, block_size_of_word};
+use super::examination::{self, Examination, Finding};
 use super::hyperscsi_groups::{HyperScsiGroups, level};
 use super::limits;
-use super::medium_key::{MediumKey, medium_keys};
+use super::medium_key::MediumKey;
+use super::numbers::Numbering;
+use super::over_commit::Promises;
 use super::sg;
 use super::tapes;
 use super::{Environment, at_line, nbd, printable};
@@ -28,10 +34,17 @@ pub(super) struct UnitResolver<'a> {
     units: Vec<Unit>,
     /// The libraries, by the unit of the changer.
     libraries: Libraries,
+    /// The libraries that are served, or were, by the paths of their folders.
+    served_libraries: BTreeMap<PathBuf, ServedLibrary>,
     shared: BTreeMap<String, Shared>,
     /// The label of the unit that uses each file or device, so that no two units write to one medium.
     media: BTreeMap<MediumKey, String>,
     names: BTreeMap<Naa, String>,
+    /// The label of the unit that has each serial number.
+    serials: BTreeMap<String, String>,
+    promises: Promises,
+    /// What was found of the media of the LUNs that are still to be resolved, in their order.
+    examinations: std::vec::IntoIter<Examination>,
 }
 
 struct Shared {
@@ -45,7 +58,7 @@ struct Shared {
 /// The parts of an identity that may have to be derived.
 struct Derived {
     naa: Option<Located<Naa>>,
-    serial: Option<String>,
+    serial: Option<Located<String>>,
     span: SourceSpan,
 }
 
@@ -55,22 +68,39 @@ pub(super) struct TargetLuns {
     pub(super) numbers: BTreeSet<u16>,
     /// The valid LUNs, in ascending order.
     pub(super) mapped: Vec<MappedLun>,
+    /// The numbers of each LUN table.
+    pub(super) tables: Vec<LunNumbers>,
 }
 
 impl<'a> UnitResolver<'a> {
-    /// Resolves the shared units.
-    pub(super) fn new(environment: &'a Environment, shared: &[raw::Lun], report: &mut ConfigReport) -> Self {
+    /// Examines the media of all LUNs, and resolves the shared units. The record in the state directory has
+    /// the libraries that were served.
+    pub(super) fn new(
+        (environment, state_dir): (&'a Environment, Option<&Path>),
+        (shared, targets): (&[raw::Lun], &[raw::Target]),
+        report: &mut ConfigReport,
+    ) -> Self {
+        let recorded = environment.state_to_read(state_dir).map(library_record::read);
+        let mut served_libraries = recorded.unwrap_or_default();
+        served_libraries.extend(environment.served_libraries.clone());
+        let luns = shared.iter().chain(targets.iter().flat_map(|target| &target.luns));
+        let examinations = examination::of(luns, environment, &served_libraries).into_iter();
         let mut pool = Self {
+            examinations,
+            served_libraries,
             environment,
             units: Vec::new(),
             libraries: Libraries::new(),
             shared: BTreeMap::new(),
             media: BTreeMap::new(),
             names: BTreeMap::new(),
+            serials: BTreeMap::new(),
+            promises: Promises::default(),
         };
         for lun in shared {
             let label = lun.name.as_ref().map(|at| at.value.clone()).unwrap_or_default();
-            let unit = pool.unit(lun, label.clone(), report);
+            let examined = pool.examinations.next();
+            let unit = pool.unit((lun, examined), label.clone(), report);
             let Some(name) = &lun.name else { continue };
             if let Err(why) = check_label(&name.value) {
                 report.error(&name.span, why);
@@ -96,16 +126,13 @@ impl<'a> UnitResolver<'a> {
         groups: &HyperScsiGroups,
         report: &mut ConfigReport,
     ) -> TargetLuns {
-        let mut numbers = fixed_numbers(&luns, report);
+        let mut numbering = Numbering::new(&luns, report);
         let mut mapped = Vec::new();
         let mut seen = BTreeSet::new();
         let mut shown: BTreeMap<String, SourceSpan> = BTreeMap::new();
         for lun in luns {
-            let Some(number) = lun.lun.as_ref().map(|at| at.value).or_else(|| lowest_free(&numbers)) else {
-                report.error(&lun.span, "the target has no free number for another LUN");
-                continue;
-            };
-            numbers.insert(number);
+            let examined = self.examinations.next();
+            let Some(number) = numbering.number_lun(&lun, report) else { continue };
             let scope = scope.filter(|_| seen.insert(number));
             let unit = match &lun.share {
                 Some(name) => {
@@ -116,7 +143,7 @@ impl<'a> UnitResolver<'a> {
                     }
                     self.shared_unit(&lun, name, scope, report)
                 }
-                None => self.own_unit(&lun, target, scope, number, report),
+                None => self.own_unit((&lun, examined), (target, number), scope, report),
             };
             if let Some(unit) = unit {
                 // `ro` of a LUN that is not shared applies to the unit, which then is write-protected for
@@ -125,17 +152,20 @@ impl<'a> UnitResolver<'a> {
                 let protection = lun.protection.as_ref().map_or(Level::None, |at| level(at.value));
                 let groups = lun.groups.as_ref().map_or(GroupSet::ALL, |names| groups.set(names, report));
                 let entry = MappedLun { lun: number, unit, read_only, protection, groups };
-                mapped.extend(changers::drive_luns(&self.libraries, &entry, &lun, &mut numbers, report));
+                let changer = (&entry, self.units.get(unit.0).map(|unit| &unit.medium));
+                mapped.extend(changers::drive_luns(&self.libraries, changer, &lun, &mut numbering, report));
                 mapped.push(entry);
             }
         }
         mapped.sort_unstable_by_key(|lun| lun.lun);
         mapped.dedup_by_key(|lun| lun.lun);
-        TargetLuns { numbers, mapped }
+        let (numbers, tables) = numbering.finish();
+        TargetLuns { numbers, mapped, tables }
     }
 
     /// Warns of shared units that no target shows, and returns all units.
     pub(super) fn finish(self, report: &mut ConfigReport) -> Vec<Unit> {
+        self.promises.warn(report);
         for (name, shared) in &self.shared {
             if !shared.used {
                 report.warn(&shared.span, format!("no target exports lun \"{name}\""));
@@ -146,13 +176,12 @@ impl<'a> UnitResolver<'a> {
 
     fn own_unit(
         &mut self,
-        lun: &raw::Lun,
-        target: &str,
+        (lun, examined): (&raw::Lun, Option<Examination>),
+        (target, number): (&str, u16),
         scope: Option<&str>,
-        number: u16,
         report: &mut ConfigReport,
     ) -> Option<UnitIndex> {
-        let index = self.unit(lun, format!("{target}/{number}"), report);
+        let index = self.unit((lun, examined), format!("{target}/{number}"), report);
         let derived = derived(lun, report);
         let index = index?;
         let medium = match self.units.get(index.0).map(|unit| &unit.medium) {
@@ -191,23 +220,29 @@ impl<'a> UnitResolver<'a> {
     }
 
     /// Resolves everything of a unit except its identity.
-    fn unit(&mut self, lun: &raw::Lun, label: String, report: &mut ConfigReport) -> Option<UnitIndex> {
+    fn unit(
+        &mut self,
+        (lun, examined): (&raw::Lun, Option<Examination>),
+        label: String,
+        report: &mut ConfigReport,
+    ) -> Option<UnitIndex> {
         let is_disc = lun.kind.as_ref().is_some_and(|kind| kind.value == "disc");
         let is_tape = lun.kind.as_ref().is_some_and(|kind| matches!(kind.value, "tape" | "changer"));
         let is_sg = lun.kind.as_ref().is_some_and(|kind| ["sg", "vhost-user-scsi"].contains(&kind.value));
-        let block_size = if is_disc { BlockSize::B2048 } else { block_size(lun.bs.as_ref()) };
+        let block_size = block_size_of_lun(lun);
         let physical_block_size = match is_disc {
             true => block_size,
             false => block_size_of(lun.physical_bs.as_ref(), block_size, report),
         };
-        let medium = self.medium(lun, block_size, &label, report);
-        let encrypt = lun.encrypt.as_ref().map(|at| {
-            let path = self.environment.absolute(&at.value);
-            if let Err(why) = secret::key_file(&path) {
-                report.error(&at.span, why);
-            }
-            path
-        });
+        report.examine_unit(Some(label.clone()));
+        let Examination { medium: found, secret } = examined.unwrap_or_default();
+        let Finding { report: of_medium, keys, promise, library } = found;
+        report.add(of_medium);
+        report.add(secret.report);
+        self.promises.extend(promise);
+        let medium = self.medium((lun, keys), block_size, &label, report);
+        let encrypt = lun.encrypt.as_ref().map(|at| self.environment.absolute(&at.value));
+        report.examine_unit(None);
         let atomic_block_size = lun.atomic_bs.as_ref().map(|at| {
             let size = block_size_of_word(at);
             if size.bytes() < block_size.bytes() {
@@ -218,7 +253,8 @@ impl<'a> UnitResolver<'a> {
         });
         let text = |at: &Option<Located<String>>, report: &mut ConfigReport| printable(at.as_ref(), report);
         let (vendor, product) = (text(&lun.vendor, report), text(&lun.product, report));
-        let revision = text(&lun.revision, report);
+        let product = product.unwrap_or_else(|| usual_product(lun).to_owned());
+        let revision = text(&lun.revision, report).unwrap_or_else(|| tapes::usual_revision(&product));
         let unit = Unit {
             label,
             medium: medium?,
@@ -247,8 +283,8 @@ impl<'a> UnitResolver<'a> {
                 serial: String::new(),
                 naa: Naa::Short([0; 8]),
                 vendor: vendor.unwrap_or_default(),
-                product: product.unwrap_or_else(|| usual_product(lun).to_owned()),
-                revision: revision.unwrap_or_else(own_revision),
+                product,
+                revision,
             },
         };
         if u32::try_from(self.units.len()).is_ok_and(|count| count == UNITS_MAX) {
@@ -256,7 +292,13 @@ impl<'a> UnitResolver<'a> {
         }
         self.units.push(unit);
         let index = UnitIndex(self.units.len() - 1);
-        changers::add_drives(&mut self.units, &mut self.libraries, index, lun, report);
+        changers::add_drives(
+            &mut self.units,
+            (&mut self.libraries, &self.served_libraries, library),
+            index,
+            lun,
+            report,
+        );
         Some(index)
     }
 
@@ -273,10 +315,19 @@ impl<'a> UnitResolver<'a> {
         let Some(naa) = given.naa.map(|at| at.value).or_else(derived) else { return };
         let Some(unit) = self.units.get_mut(index.0) else { return };
         unit.identity.naa = naa;
-        let serial = given.serial.or_else(|| Some(self.libraries.get(&index)?.serial.clone()));
-        unit.identity.serial = serial.unwrap_or_else(|| naa.to_string());
+        let serial_span = given.serial.as_ref().map_or_else(|| span.clone(), |at| at.span.clone());
+        let serial = given.serial.map(|at| at.value);
+        let serial = serial.or_else(|| Some(self.libraries.get(&index)?.serial.clone()));
+        let serial = serial.unwrap_or_else(|| naa.to_string());
+        unit.identity.serial.clone_from(&serial);
+        let same_serial = self.serials.insert(serial.clone(), unit.label.clone());
         if let Some(other) = self.names.insert(naa, unit.label.clone()) {
             report.error(&span, format!("the name naa.{naa} is already used by {other}"));
+        } else if let Some(other) = same_serial {
+            let message = format!(
+                "the serial number \"{serial}\" is already used by {other}: hosts can take the two for one disk"
+            );
+            report.warn(&serial_span, message);
         }
         let drives = self.libraries.get(&index).map(|library| library.identify(&mut self.units, naa));
         for (naa, label) in drives.unwrap_or_default() {
@@ -288,7 +339,7 @@ impl<'a> UnitResolver<'a> {
 
     fn medium(
         &mut self,
-        lun: &raw::Lun,
+        (lun, keys): (&raw::Lun, Option<Vec<MediumKey>>),
         bs: BlockSize,
         label: &str,
         report: &mut ConfigReport,
@@ -300,50 +351,7 @@ impl<'a> UnitResolver<'a> {
             }
             return None;
         };
-        let is_disc = kind.value == "disc";
-        let (is_tape, is_nbd) = (kind.value == "tape", kind.value == "nbd");
-        let is_vhost = kind.value == "vhost-user-blk";
-        let is_sg = kind.value == "sg";
-        let is_process = kind.value == "vhost-user-scsi";
-        let is_changer = kind.value == "changer";
-        let on_disk = matches!(
-            kind.value,
-            "file" | "block" | "disc" | "tape" | "changer" | "sg" | "vhost-user-blk" | "vhost-user-scsi"
-        );
-        let unfit = |name: &str| format!("a lun of type {} takes no \"{name}\"", kind.value);
-        if on_disk && !lun.path_given {
-            report.missing(&kind.span, format!("lun of type {} has no \"path\"", kind.value));
-        }
-        if is_nbd && !lun.uri_given {
-            report.missing(&kind.span, "lun of type nbd has no \"uri\"");
-        }
-        if !on_disk && !is_nbd && !lun.size_given {
-            report.missing(&kind.span, format!("lun of type {} has no \"size\"", kind.value));
-        }
-        for (name, span) in &lun.own_keys {
-            let fits = match *name {
-                "path" => on_disk,
-                "profile" => is_disc,
-                "uri" => is_nbd,
-                "reconnect_timeout" => is_nbd || is_vhost || is_process,
-                name if is_nbd || is_vhost => !nbd::UNFIT_KEYS.contains(&name),
-                "drive_vendor" | "drive_product" => is_changer,
-                name if is_disc => discs::KEYS.contains(&name),
-                name if is_tape => tapes::KEYS.contains(&name),
-                name if is_changer => changers::KEYS.contains(&name),
-                name if is_process => sg::PROCESS_KEYS.contains(&name),
-                name if is_sg => sg::KEYS.contains(&name),
-                "dangerous_commands" | "shared_with_host" => false,
-                "direct" => on_disk,
-                "atomic_bs" => !on_disk,
-                "encrypt" => kind.value != "null",
-                "size" => kind.value != "block",
-                _ => true,
-            };
-            if !fits {
-                report.error(span, unfit(name));
-            }
-        }
+        check_keys(lun, kind, report);
         let direct = lun.direct.as_ref().is_some_and(|at| at.value);
         match kind.value {
             "ram" => Some(Medium::Ram { size: size? }),
@@ -359,25 +367,15 @@ impl<'a> UnitResolver<'a> {
                 );
                 Some(medium)
             }
-            "disc" => Some(discs::medium(lun, self.environment.absolute(&lun.path.as_ref()?.value), report)),
+            "disc" => {
+                let path = self.environment.absolute(&lun.path.as_ref()?.value);
+                Some(discs::medium(lun, path))
+            }
             _ => {
                 let at = lun.path.as_ref()?;
                 let path = self.environment.absolute(&at.value);
-                let checked = match kind.value {
-                    "file" => check_file(&path, &at.span, lun, bs, report),
-                    "tape" => tapes::check(&path, lun.ro),
-                    "changer" => changers::check(&path, lun.ro),
-                    "sg" => sg::check(&path, lun.shared_with_host),
-                    "vhost-user-blk" | "vhost-user-scsi" => {
-                        nbd::check_socket(&path, "the process of the device")
-                    }
-                    _ => check_device(&path, lun),
-                };
-                if let Err(why) = checked {
-                    report.medium_error(&at.span, why);
-                }
-                warn_of_size(&path, lun, report);
-                self.claim(medium_keys(&path), label, &at.span, &path.display(), report);
+                let keys = keys.unwrap_or_else(|| vec![MediumKey::Path(path.clone())]);
+                self.claim(keys, label, &at.span, &path.display(), report);
                 Some(match kind.value {
                     "file" => Medium::File { path, size, direct },
                     "tape" => Medium::Tape { path },
@@ -411,6 +409,54 @@ impl UnitResolver<'_> {
             let hint = "; to export one medium through several targets, make it a top-level [[lun]] \
                         and share it";
             report.error(span, format!("{name} is already the medium of {other}{hint}"));
+        }
+    }
+}
+
+/// Reports the keys that a LUN of this type needs and lacks, and those that it does not take.
+fn check_keys(lun: &raw::Lun, kind: &Located<&'static str>, report: &mut ConfigReport) {
+    let is_disc = kind.value == "disc";
+    let (is_tape, is_nbd) = (kind.value == "tape", kind.value == "nbd");
+    let is_vhost = kind.value == "vhost-user-blk";
+    let is_sg = kind.value == "sg";
+    let is_process = kind.value == "vhost-user-scsi";
+    let is_changer = kind.value == "changer";
+    let on_disk = matches!(
+        kind.value,
+        "file" | "block" | "disc" | "tape" | "changer" | "sg" | "vhost-user-blk" | "vhost-user-scsi"
+    );
+    let unfit = |name: &str| format!("a lun of type {} takes no \"{name}\"", kind.value);
+    if on_disk && !lun.path_given {
+        report.missing(&kind.span, format!("lun of type {} has no \"path\"", kind.value));
+    }
+    if is_nbd && !lun.uri_given {
+        report.missing(&kind.span, "lun of type nbd has no \"uri\"");
+    }
+    if !on_disk && !is_nbd && !lun.size_given {
+        report.missing(&kind.span, format!("lun of type {} has no \"size\"", kind.value));
+    }
+    for (name, span) in &lun.own_keys {
+        let fits = match *name {
+            "path" => on_disk,
+            "profile" => is_disc,
+            "uri" => is_nbd,
+            "reconnect_timeout" => is_nbd || is_vhost || is_process,
+            name if is_nbd || is_vhost => !nbd::UNFIT_KEYS.contains(&name),
+            "drive_vendor" | "drive_product" | "drive_revision" => is_changer,
+            name if is_disc => discs::KEYS.contains(&name),
+            name if is_tape => tapes::KEYS.contains(&name),
+            name if is_changer => changers::KEYS.contains(&name),
+            name if is_process => sg::PROCESS_KEYS.contains(&name),
+            name if is_sg => sg::KEYS.contains(&name),
+            "dangerous_commands" | "shared_with_host" => false,
+            "direct" => on_disk,
+            "atomic_bs" => !on_disk,
+            "encrypt" => kind.value != "null",
+            "size" => kind.value != "block",
+            _ => true,
+        };
+        if !fits {
+            report.error(span, unfit(name));
         }
     }
 }
@@ -449,26 +495,6 @@ fn usual_product(lun: &raw::Lun) -> &'static str {
 /// The default of `compare_and_write_max`, in blocks.
 const COMPARE_AND_WRITE_MAX: u8 = 1;
 
-/// Collects the LUNs that are set explicitly with `lun = N`.
-fn fixed_numbers(luns: &[raw::Lun], report: &mut ConfigReport) -> BTreeSet<u16> {
-    let mut fixed: BTreeMap<u16, &SourceSpan> = BTreeMap::new();
-    for at in luns.iter().filter_map(|lun| lun.lun.as_ref()) {
-        match fixed.get(&at.value) {
-            Some(first) => {
-                report.error(&at.span, format!("LUN {} is given twice{}", at.value, at_line(first)));
-            }
-            None => {
-                fixed.insert(at.value, &at.span);
-            }
-        }
-    }
-    fixed.into_keys().collect()
-}
-
-fn lowest_free(used: &BTreeSet<u16>) -> Option<u16> {
-    (0..=u16::try_from(super::super::schema::LUN_MAX).unwrap_or(0)).find(|number| !used.contains(number))
-}
-
 fn derived(lun: &raw::Lun, report: &mut ConfigReport) -> Derived {
     let naa = lun.naa.as_ref().and_then(|at| match identity::parse_naa(&at.value) {
         Ok(naa) => Some(Located::new(naa, at.span.clone())),
@@ -477,21 +503,9 @@ fn derived(lun: &raw::Lun, report: &mut ConfigReport) -> Derived {
             None
         }
     });
-    Derived { naa, serial: printable(lun.serial.as_ref(), report), span: lun.span.clone() }
-}
-
-/// Returns the version of targe in the four characters of INQUIRY's PRODUCT REVISION LEVEL.
-fn own_revision() -> String {
-    let version = env!("CARGO_PKG_VERSION");
-    version.split('.').take(2).collect::<Vec<_>>().join(".").chars().take(4).collect()
-}
-
-fn block_size(word: Option<&Located<&'static str>>) -> BlockSize {
-    word.map_or(BlockSize::B512, block_size_of_word)
-}
-
-fn block_size_of_word(at: &Located<&'static str>) -> BlockSize {
-    at.value.parse().ok().and_then(BlockSize::from_bytes).unwrap_or(BlockSize::B512)
+    let serial = lun.serial.as_ref();
+    let serial = printable(serial, report).zip(serial).map(|(text, at)| Located::new(text, at.span.clone()));
+    Derived { naa, serial, span: lun.span.clone() }
 }
 
 fn block_size_of(

@@ -9,6 +9,7 @@ mod access;
 mod changers;
 mod discs;
 mod disk_files;
+mod examination;
 mod http;
 mod hyperscsi_groups;
 mod isns;
@@ -16,25 +17,52 @@ mod limits;
 mod luns;
 mod medium_key;
 mod nbd;
+mod numbers;
+mod over_commit;
 mod portals;
 mod process;
 mod session;
 mod sg;
 mod tapes;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::units::ByteLen;
 use iscsi::name::IscsiName;
+use security::secret_access::FileAccess;
+use tls::CertifiedNames;
 
+use super::identity::StateIdentity;
+use super::library_record::ServedLibrary;
 use super::raw;
 use super::resolved::{Auth, Config, ReactorChoice, Target};
 use super::source_span::{ConfigReport, Located, SourceSpan};
 use crate::log::{Format, Level};
 use crate::os_error;
+pub(crate) use changers::served_libraries;
+pub(crate) use disk_files::expect_block_len;
 pub(crate) use process::host;
+
+/// Where a configuration gets what the state directory of its daemon adds to it: the salt of the derived
+/// world-wide names, and the tape libraries that were served.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum StateSource {
+    /// The state directory that is configured, or else the default one of the environment.
+    #[default]
+    Directory,
+    /// The state directory that is configured. Without one the salt is unknown.
+    ConfiguredDirectory,
+    /// The running daemon, which has returned this salt.
+    Daemon {
+        /// The salt, if the state directory has one.
+        salt: Option<String>,
+    },
+}
 
 /// The environment that a configuration is resolved in.
 #[derive(Clone, Debug)]
@@ -43,15 +71,32 @@ pub struct Environment {
     pub directory: PathBuf,
     /// The default state directory; absolute.
     pub state_dir: PathBuf,
+    /// Where the salt of the derived names and the record of libraries come from.
+    pub state_source: StateSource,
     /// The admin socket if neither an admin socket nor a state directory is configured.
     pub admin_socket: Option<PathBuf>,
     /// A string that distinguishes this host. If the target's name is the default, the identities of its
     /// disks are derived from this string as well.
     pub host: String,
-    /// The permission bits of the configuration file; `None` for a configuration from flags.
-    pub file_mode: Option<u32>,
+    /// Who has access to the configuration file; `None` for a configuration from flags.
+    pub file_access: Option<FileAccess>,
     /// Whether the first target has the default name, which the operator did not choose.
     pub name_is_ours: bool,
+    /// The tape libraries that are served, by the path of the folder: one that cannot be read at the moment
+    /// has the drives with which it is served.
+    pub served_libraries: BTreeMap<PathBuf, ServedLibrary>,
+    /// Whether media are examined. A command that asks the daemon to make a change leaves that to the daemon:
+    /// a file system that does not answer must not keep it from asking.
+    pub examines_media: bool,
+    /// Whether what the service can do is checked, and not what this process can do.
+    pub is_of_service: bool,
+    /// The user that the service runs as, if this process can open files that the service cannot.
+    pub service_user: Option<u32>,
+    /// The files and devices that do not answer: nothing looks at them, and they count as absent.
+    pub silent: BTreeSet<PathBuf>,
+    /// The names in the certificates of initiators, for every configuration that is read in this environment:
+    /// connections outlive configurations.
+    pub certified_names: Arc<CertifiedNames>,
 }
 
 impl Environment {
@@ -61,10 +106,44 @@ impl Environment {
         Self {
             directory: directory.to_path_buf(),
             state_dir: directory.to_path_buf(),
+            state_source: StateSource::Directory,
             admin_socket: None,
             host: String::new(),
-            file_mode: None,
+            file_access: None,
             name_is_ours: false,
+            served_libraries: BTreeMap::new(),
+            examines_media: true,
+            is_of_service: false,
+            service_user: None,
+            silent: BTreeSet::new(),
+            certified_names: Arc::default(),
+        }
+    }
+
+    /// Checks that the service can open a file that this process can open. What the group of a file or an
+    /// access list allows is not judged here.
+    ///
+    /// # Errors
+    /// A sentence that says what to change.
+    fn expect_open_to_service(&self, path: &Path) -> Result<(), String> {
+        let Some(user) = self.service_user else { return Ok(()) };
+        let Ok(meta) = std::fs::metadata(path) else { return Ok(()) };
+        if meta.uid() == user || meta.mode() & 0o077 != 0 {
+            return Ok(());
+        }
+        let (path, owner) = (path.display(), meta.uid());
+        Err(format!(
+            "only user {owner} can open {path}, and the service runs as user {user}, which its state directory belongs \
+             to; run: chown {user} {path}"
+        ))
+    }
+
+    /// Returns the state directory to read, if there is one; `configured` is the one that is configured.
+    fn state_to_read<'d>(&'d self, configured: Option<&'d Path>) -> Option<&'d Path> {
+        match self.state_source {
+            StateSource::Directory => Some(configured.unwrap_or(&self.state_dir)),
+            StateSource::ConfiguredDirectory => configured,
+            StateSource::Daemon { .. } => None,
         }
     }
 
@@ -76,25 +155,26 @@ impl Environment {
 
 /// Resolves a configuration. The result is complete if and only if the report stays without mistakes.
 pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut ConfigReport) -> Config {
+    let state_dir = root.state_dir.as_ref().map(|path| environment.absolute(&path.value));
+    let environment = &environment.for_service(state_dir.as_deref(), report.file.as_deref());
     let portals = portals::resolve(&root.portals, root.hyperscsi.is_some(), environment, report);
     let frames = hyperscsi_groups::resolve(root.hyperscsi, &portals.list, environment, report);
     let groups = access::groups(&root.groups, report);
-    let mut pool = luns::UnitResolver::new(environment, &root.luns, report);
-    let discovery_auth = match root.discovery_auth {
-        Some(auth) => access::auth(auth, environment, report),
-        None => Auth::None,
-    };
+    let salt = salt(environment.state_to_read(state_dir.as_deref()), environment, report);
+    let around = (environment, state_dir.as_deref());
+    let mut pool = luns::UnitResolver::new(around, (&root.luns, &root.targets), report);
+    let discovery_auth =
+        root.discovery_auth.map_or(Auth::None, |auth| access::auth(auth, environment, report));
     let mut names = BTreeMap::new();
     let (mut targets, mut exports) = (Vec::new(), Vec::new());
     let mut usual = session::limits(root.queue_depth, root.nop_interval, root.nop_timeout, None);
     usual.idle_within = root.nop_idle_timeout.map_or(usual.idle_within, |at| at.value);
     for target in root.targets {
         let name = target_name(target.name.as_ref(), &mut names, report);
-        let scope = name.as_ref().map(|name| identity_scope(name, environment));
+        let scope = name.as_ref().map(|name| identity_scope(name, environment, salt.as_deref()));
         let label = name.as_ref().map_or("", IscsiName::as_str);
-        let exported = frames.set(&target.groups, report);
+        let (exported, span) = (frames.set(&target.groups, report), target.span);
         let luns = pool.target_luns(label, scope.as_deref(), target.luns, &frames, report);
-        let span = target.span;
         exports.push((exported, span.clone()));
         let auth = target.auth.map_or(Auth::None, |auth| access::auth(auth, environment, report));
         let acl = target.acl.map(|acl| access::acl(acl, &luns, &auth, &groups, environment, report));
@@ -117,6 +197,7 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
             keys,
             auth,
             luns: luns.mapped,
+            numbers: luns.tables,
             acl,
         };
         frames.check(&target, &portals.list, &span, report);
@@ -130,19 +211,13 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
     portals.warn_of_open_access(&root.portals, &targets, report);
     let units = pool.finish(report);
     let http = root.http.and_then(|http| http::resolve(http, environment, report));
-    let state_dir = root.state_dir.as_ref().map(|path| environment.absolute(&path.value));
     let admin_socket = match (root.admin_socket, &state_dir, &environment.admin_socket) {
         (Some(path), _, _) => environment.absolute(&path.value),
         (None, None, Some(socket)) => socket.clone(),
         (None, dir, _) => Environment::socket_in(dir.as_ref().unwrap_or(&environment.state_dir)),
     };
     let max_sessions = root.max_sessions.as_ref().map_or(1, |at| at.value);
-    if let Some(connections) = &root.max_connections
-        && connections.value < max_sessions
-    {
-        let message = format!("\"max_connections\" is less than \"max_sessions\" ({max_sessions})");
-        report.warn(&connections.span, message);
-    }
+    check_connections(root.max_connections.as_ref(), max_sessions, report);
     Config {
         state_dir: state_dir.unwrap_or_else(|| environment.state_dir.clone()),
         admin_socket,
@@ -172,8 +247,17 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
         isns,
         http,
         discovery_auth,
+        groups,
         units,
         targets,
+    }
+}
+
+/// Warns if there are fewer connections than sessions.
+fn check_connections(connections: Option<&Located<u16>>, max_sessions: u16, report: &mut ConfigReport) {
+    if let Some(connections) = connections.filter(|at| at.value < max_sessions) {
+        let message = format!("\"max_connections\" is less than \"max_sessions\" ({max_sessions})");
+        report.warn(&connections.span, message);
     }
 }
 
@@ -201,8 +285,49 @@ fn cores(list: &Located<String>, report: &mut ConfigReport) -> Vec<u16> {
 }
 
 /// Returns the string that the identities of a target's units are derived from, together with their media.
-fn identity_scope(name: &IscsiName, environment: &Environment) -> String {
-    if environment.name_is_ours { format!("{name}\0{}", environment.host) } else { name.to_string() }
+fn identity_scope(name: &IscsiName, environment: &Environment, salt: Option<&str>) -> String {
+    let mut scope = name.to_string();
+    for part in environment.name_is_ours.then_some(environment.host.as_str()).into_iter().chain(salt) {
+        scope.push('\0');
+        scope.push_str(part);
+    }
+    scope
+}
+
+/// Returns the salt of the identities of a state directory. Where it is unknown, the names are derived
+/// without it, which are as different from each other, and the report says why: such names must not be
+/// written down.
+fn salt(state_dir: Option<&Path>, environment: &Environment, report: &mut ConfigReport) -> Option<String> {
+    let Some(state_dir) = state_dir else {
+        if let StateSource::Daemon { salt } = &environment.state_source {
+            return salt.clone();
+        }
+        report.names_are_unknown(
+            "the state directory of its daemon is not known: give --state-dir DIR".to_owned(),
+        );
+        return None;
+    };
+    let file = StateIdentity::file(state_dir);
+    let cannot = |error: &std::io::Error| format!("cannot read {}: {}", file.display(), os_error(error));
+    match StateIdentity::read(state_dir) {
+        Ok(Some(identity)) => identity.salt,
+        Ok(None) => {
+            if StateIdentity::is_unused(state_dir) {
+                let why = format!("no daemon has used the state directory {} yet", state_dir.display());
+                report.names_are_unknown(why);
+            }
+            None
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotADirectory) => {
+            report.names_are_unknown(cannot(&error));
+            None
+        }
+        Err(error) => {
+            let message = cannot(&error);
+            report.error(&SourceSpan::Default, message);
+            None
+        }
+    }
 }
 
 /// Returns a target's name; `None` when the name is invalid or used by another target.
@@ -232,7 +357,21 @@ fn target_name(
 fn check_access(path: &Path, read_only: bool) -> Result<(), String> {
     let opened = std::fs::OpenOptions::new().read(true).write(!read_only).open(path);
     let hint = if read_only { "" } else { " for writing" };
-    opened.map(drop).map_err(|error| format!("cannot open {}{hint}: {}", path.display(), os_error(&error)))
+    opened.map(drop).map_err(|error| {
+        let why = os_error(&error);
+        let remedy = if error.kind() == ErrorKind::PermissionDenied { owner_hint(path) } else { None };
+        format!("cannot open {}{hint}: {why}{}", path.display(), remedy.unwrap_or_default())
+    })
+}
+
+/// Returns what gives a file of another user to the user of this process; `None` if the owner is not the
+/// reason, or unknown.
+fn owner_hint(path: &Path) -> Option<String> {
+    let (owner, user) = (std::fs::metadata(path).ok()?.uid(), rustix::process::geteuid().as_raw());
+    (owner != user).then(|| {
+        let path = path.display();
+        format!("; the file belongs to user {owner}, and targe runs as user {user}: chown {user} {path}")
+    })
 }
 
 /// Returns ` (first on line N)` if the source span is in a file.
@@ -251,4 +390,30 @@ fn printable(at: Option<&Located<String>>, report: &mut ConfigReport) -> Option<
     }
     report.error(&at.span, format!("{:?} is not printable ASCII", at.value));
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn a_file_of_another_user_comes_with_the_command_that_gives_it_away() {
+        let scratch = Scratch::new();
+        let own = scratch.path().join("own.img");
+        std::fs::write(&own, "").unwrap();
+        assert_eq!(owner_hint(&own), None);
+        assert_eq!(owner_hint(&scratch.path().join("none.img")), None);
+        let user = rustix::process::geteuid().as_raw();
+        let (other, owner) =
+            if user == 0 { (own.clone(), 12_345) } else { (PathBuf::from("/etc/passwd"), 0) };
+        if user == 0 {
+            std::os::unix::fs::chown(&own, Some(owner), None).unwrap();
+        }
+        let text = format!(
+            "; the file belongs to user {owner}, and targe runs as user {user}: chown {user} {}",
+            other.display()
+        );
+        assert_eq!(owner_hint(&other), Some(text));
+    }
 }

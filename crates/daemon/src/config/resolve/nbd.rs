@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Duration;
 
-use ::nbd::uri::{NbdUri, ServerAddress};
+use ::nbd::uri::NbdUri;
 
 use super::super::raw;
 use super::super::resolved::Medium;
@@ -17,16 +17,10 @@ use crate::os_error;
 pub(super) const UNFIT_KEYS: &[&str] =
     &["path", "size", "direct", "atomic_bs", "encrypt", "dangerous_commands", "shared_with_host"];
 
-/// Returns the medium of an export. Reports a server on this host that is not there. No server is asked,
-/// since some serve a single connection and end.
+/// Returns the medium of an export. No server is asked, since some serve a single connection and end.
 pub(super) fn medium(lun: &raw::Lun, report: &mut ConfigReport) -> Option<Medium> {
     let at = lun.uri.as_ref()?;
     let uri = NbdUri::parse(&at.value).map_err(|why| report.error(&at.span, why)).ok()?;
-    if let ServerAddress::Unix(path) = &uri.server
-        && let Err(why) = check_socket(Path::new(path), "the NBD server")
-    {
-        report.medium_error(&at.span, why);
-    }
     Some(Medium::Nbd { uri, patience: patience(lun) })
 }
 

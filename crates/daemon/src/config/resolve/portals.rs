@@ -1,7 +1,7 @@
 //! Listening addresses.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::PathBuf;
 
 use tls::ServerSettings;
@@ -52,7 +52,7 @@ pub(super) fn resolve(
             }),
             name: portal.name.as_ref().map(|at| at.value.clone()),
             tag: portal.tag.as_ref().map_or(1, |at| at.value),
-            tls: tls("portal", portal.tls_files(), environment, report),
+            tls: portal.tls(environment, report),
         });
     }
     // A configuration that serves HyperSCSI only opens no TCP port.
@@ -69,6 +69,20 @@ pub(super) fn resolve(
 }
 
 impl raw::Portal {
+    /// Reads the TLS settings.
+    fn tls(&self, environment: &Environment, report: &mut ConfigReport) -> Option<ServerSettings> {
+        let asks_names = self.tls_client_names.as_ref().filter(|at| at.value);
+        if let (Some(at), None) = (asks_names, &self.tls_client_authority) {
+            report.error(
+                &at.span,
+                "\"tls_client_names\" needs a \"tls_client_authority\": initiators have no certificate without one",
+            );
+        }
+        let settings = tls("portal", self.tls_files(), environment, report)?;
+        let names = &environment.certified_names;
+        Some(if asks_names.is_some() { settings.with_client_names(names) } else { settings })
+    }
+
     const fn tls_files(&self) -> TlsFiles<'_> {
         TlsFiles {
             certificate: self.tls_certificate.as_ref(),
@@ -163,6 +177,9 @@ pub(super) fn tls(
             return None;
         }
     };
+    if let Err(why) = environment.expect_open_to_service(&environment.absolute(&key.value)) {
+        report.error(&key.span, why);
+    }
     let path = |at: &Located<PathBuf>| environment.absolute(&at.value);
     let authority = files.client_authority.map(path);
     let settings = ServerSettings::read(&path(certificate), &path(key), authority.as_deref());
@@ -175,6 +192,13 @@ fn listen_address(
     report: &mut ConfigReport,
 ) -> Option<SocketAddr> {
     let Some(listen) = parse_listen(&at.value, PORT) else {
+        if let Some((_, zone, _)) = split_zone(&at.value) {
+            report.error(
+                &at.span,
+                format!("\"{}\" names the interface \"{zone}\", which is not there", at.value),
+            );
+            return None;
+        }
         let hint = match unbracketed(&at.value) {
             Some((ip, port)) => format!("; write [{ip}]:{port} for a port, [{}] for none", at.value),
             None => " (such as 127.0.0.1:3260 or [::1]:3260)".to_owned(),
@@ -182,10 +206,24 @@ fn listen_address(
         report.error(&at.span, format!("\"{}\" is not an address to listen on{hint}", at.value));
         return None;
     };
+    if let SocketAddr::V6(address) = listen
+        && address.ip().is_unicast_link_local()
+        && address.scope_id() == 0
+    {
+        let message = format!(
+            "\"{}\" is on every link: name the interface, as in [{}%eth0]:{}",
+            at.value,
+            address.ip(),
+            address.port()
+        );
+        report.error(&at.span, message);
+        return None;
+    }
     let clash = listening.iter().find(|(other, _)| {
         let same_family = other.is_ipv4() == listen.is_ipv4();
-        let same_address =
-            other.ip() == listen.ip() || other.ip().is_unspecified() || listen.ip().is_unspecified();
+        let same_address = other.ip() == listen.ip() && zone(other) == zone(&listen)
+            || other.ip().is_unspecified()
+            || listen.ip().is_unspecified();
         listen.port() != 0 && same_family && same_address && other.port() == listen.port()
     });
     match clash {
@@ -201,13 +239,42 @@ fn listen_address(
     Some(listen)
 }
 
-/// Parses an IP address with or without a port.
+fn zone(address: &SocketAddr) -> u32 {
+    if let SocketAddr::V6(address) = address { address.scope_id() } else { 0 }
+}
+
+/// Parses an IP address with or without a port. The zone of an IPv6 address (RFC 4007 §11) is an interface's
+/// name or number.
 pub(super) fn parse_listen(text: &str, port: u16) -> Option<SocketAddr> {
+    if let Some((ip, zone, rest)) = split_zone(text) {
+        let index = zone.parse().ok().or_else(|| interface_index(zone))?;
+        let port = if rest.is_empty() { port } else { rest.strip_prefix(':')?.parse().ok()? };
+        return Some(SocketAddr::V6(SocketAddrV6::new(ip, port, 0, index)));
+    }
     if unbracketed(text).is_some() {
         return None;
     }
     let bare = || text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok();
     text.parse().ok().or_else(|| bare().map(|ip| SocketAddr::new(ip, port)))
+}
+
+/// Splits an IPv6 address with a zone, with brackets or without: the address, its zone, and what follows the
+/// brackets.
+fn split_zone(text: &str) -> Option<(Ipv6Addr, &str, &str)> {
+    let (ip, rest) = text.split_once('%')?;
+    let (zone, rest) = match ip.strip_prefix('[') {
+        Some(_) => rest.split_once(']')?,
+        None => (rest, ""),
+    };
+    Some((ip.trim_start_matches('[').parse().ok()?, zone, rest))
+}
+
+fn interface_index(name: &str) -> Option<u32> {
+    if name.is_empty() || name.contains(['/', '.']) {
+        return None;
+    }
+    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).ok()?;
+    text.trim().parse().ok()
 }
 
 /// Returns the address and the port of an IPv6 address without brackets whose last group may be meant as a
@@ -272,6 +339,13 @@ mod tests {
     fn a_portal_without_a_port_is_on_3260() {
         for (text, expected) in [
             ("127.0.0.1", Some("127.0.0.1:3260")),
+            ("[fe80::a%lo]:99", Some("[fe80::a%1]:99")),
+            ("[fe80::a%7]", Some("[fe80::a%7]:3260")),
+            ("fe80::a%lo", Some("[fe80::a%1]:3260")),
+            ("[fe80::a%no-such-interface]", None),
+            ("[fe80::a%../lo]", None),
+            ("[fe80::a%lo", None),
+            ("[fe80::a%lo]99", None),
             ("::1", Some("[::1]:3260")),
             ("[::]", Some("[::]:3260")),
             ("[::]:1", Some("[::]:1")),

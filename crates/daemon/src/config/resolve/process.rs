@@ -1,9 +1,11 @@
 //! The environment of a running process: its directories and its host.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::Environment;
+use super::{Environment, StateSource};
 
 impl Environment {
     /// Reads the directories and the host from the environment of this process.
@@ -14,10 +16,17 @@ impl Environment {
         Ok(Self {
             directory: env::current_dir()?,
             state_dir: state_dir(),
+            state_source: StateSource::Directory,
             admin_socket: absolute("XDG_RUNTIME_DIR").map(|dir| dir.join("targe/admin.sock")),
             host: host(),
-            file_mode: None,
+            file_access: None,
             name_is_ours: false,
+            served_libraries: BTreeMap::new(),
+            examines_media: true,
+            is_of_service: false,
+            service_user: None,
+            silent: BTreeSet::new(),
+            certified_names: std::sync::Arc::default(),
         })
     }
 
@@ -51,9 +60,38 @@ impl Environment {
             sockets.extend(users.flatten().map(|entry| run(entry.path())));
         }
         // /var/run is the same directory as /run on nearly every system.
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         sockets.retain(|socket| seen.insert(socket.canonicalize().unwrap_or_else(|_| socket.clone())));
         sockets
+    }
+
+    /// Returns the environment of a command that reads the configuration file of a daemon without asking the
+    /// daemon. Which state directory that daemon uses is known if it is configured, and for the file of the
+    /// system's service.
+    pub fn without_daemon(self, file: &Path) -> Self {
+        match self.of_system_service(file) {
+            Some(state_dir) => Self { state_dir, state_source: StateSource::Directory, ..self },
+            None => Self { state_source: StateSource::ConfiguredDirectory, ..self },
+        }
+    }
+
+    /// Returns the state directory of the system's service if a file is its configuration.
+    fn of_system_service(&self, file: &Path) -> Option<PathBuf> {
+        let root = absolute("TARGE_ROOT").unwrap_or_else(|| PathBuf::from("/"));
+        self.absolute(file).starts_with(root.join("etc/targe")).then(|| root.join("var/lib/targe"))
+    }
+
+    /// Returns the same environment with the user of the service, if what the service can do is checked and
+    /// this process is root's, which can open every file. That user is the owner of the state directory: of
+    /// the one that is configured, or of the system's if `file` is the configuration of the system's service.
+    pub(super) fn for_service(&self, state_dir: Option<&Path>, file: Option<&Path>) -> Self {
+        if !self.is_of_service || !rustix::process::geteuid().is_root() {
+            return self.clone();
+        }
+        let system = file.and_then(|file| self.of_system_service(file));
+        let directory = state_dir.or(system.as_deref());
+        let owner = directory.and_then(|directory| std::fs::metadata(directory).ok()).map(|meta| meta.uid());
+        Self { service_user: owner.filter(|owner| *owner != 0), ..self.clone() }
     }
 
     /// Returns the default admin socket for a state directory.
@@ -99,10 +137,17 @@ mod tests {
         let environment = Environment {
             directory: root.to_path_buf(),
             state_dir: root.join("state"),
+            state_source: StateSource::Directory,
             admin_socket: None,
             host: String::new(),
-            file_mode: None,
+            file_access: None,
             name_is_ours: false,
+            served_libraries: BTreeMap::new(),
+            examines_media: true,
+            is_of_service: false,
+            service_user: None,
+            silent: BTreeSet::new(),
+            certified_names: std::sync::Arc::default(),
         };
         let of_home = absolute("HOME").map(|home| Environment::socket_in(&home.join(".local/state/targe")));
         let sockets = environment.sockets_below(root);

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::path::Path;
 
 use backends::cartridge_folder::CartridgeFolder;
+use device::tape_identity;
 
 use crate::os_error;
 
@@ -30,6 +31,16 @@ pub(super) const KEYS: &[&str] = &[
 pub(super) fn check(path: &Path, is_read_only: bool) -> Result<(), String> {
     CartridgeFolder::check(path, is_read_only).map_err(|error| with_cause(&error))
 }
+
+/// Returns the revision of a unit for which the configuration has none: that of the LTO drive whose product
+/// identification it has, or else [`USUAL_REVISION`].
+pub(super) fn usual_revision(product: &str) -> String {
+    tape_identity::usual_revision(product).unwrap_or(USUAL_REVISION).to_owned()
+}
+
+/// The revision of a unit that is named after no LTO drive. It is the same in every release: Windows, whose
+/// hardware identifiers contain the revision, takes a unit with another one for another device.
+const USUAL_REVISION: &str = "0.1";
 
 /// Formats an error with the system's message.
 pub(super) fn with_cause(error: &dyn Error) -> String {

@@ -30,14 +30,14 @@ pub(crate) static AUTH: Section = Section {
             "secret_file",
             Path,
             Told("required for CHAP, unless `secret` is given"),
-            "A file that holds the initiator's secret; one newline at its end is ignored. It must not be \
-             readable by group or others.",
+            "A file that holds the initiator's secret; one newline at its end is ignored. A byte order mark, UTF-16 \
+             and several newlines at the end are refused. Its [mode](#files-with-secrets) must keep others out.",
         ),
         key(
             "secret",
             Text { len_max: 255 },
             Told("none"),
-            "The secret itself. Rejected if group or others can read the configuration file; prefer `secret_file`.",
+            "The secret itself. Rejected if [others](#files-with-secrets) can read the configuration file; prefer `secret_file`.",
         ),
         key(
             "mutual_user",
@@ -57,7 +57,7 @@ pub(crate) static AUTH: Section = Section {
             Path,
             Told("no password login"),
             "A file of password records, as [`targe passwd`](security.md#password-records) makes it: each user in it may log in with \
-             the password login. It must not be readable by group or others.",
+             the password login. Its [mode](#files-with-secrets) must keep others out.",
         ),
         key(
             "algorithms",

@@ -22,8 +22,8 @@ pub(crate) static HTTP: Section = Section {
             Told("no token"),
             "A file with the tokens of which a client must send one as `Authorization: Bearer TOKEN`. Each line is \
              `NAME ROLE TOKEN`: a name for the audit log, `read` or `admin`, and 16 to 512 printable characters. \
-             Only `admin` may change something. A file with nothing but one token gives it the role `read`. Only \
-             its owner may be able to read the file.",
+             Only `admin` may change something. A file with nothing but one token gives it the role `read`. Its \
+             [mode](#files-with-secrets) must keep others out.",
         ),
         key(
             "hosts",
@@ -43,8 +43,8 @@ pub(crate) static HTTP: Section = Section {
             "tls_key",
             Path,
             Told("none"),
-            "The file of the certificate's private key, in PEM form. Only its owner may be able to read it. \
-             Required with `tls_certificate`.",
+            "The file of the certificate's private key, in PEM form. Its [mode](#files-with-secrets) must keep others \
+             out. Required with `tls_certificate`.",
         ),
         key(
             "tls_client_authority",

@@ -32,8 +32,8 @@ pub(crate) static HYPERSCSI_GROUP: Section = Section {
             Path,
             Told("no password: every host that knows the name may log in, and nothing is protected"),
             "A file that holds its password; one newline at its end is ignored. Or a file of password records, as \
-             [`targe passwd`](security.md#password-records) makes it, with the group's name as a user. It must not be \
-             readable by group or others.",
+             [`targe passwd`](security.md#password-records) makes it, with the group's name as a user. Its \
+             [mode](#files-with-secrets) must keep others out.",
         ),
         key(
             "protection",

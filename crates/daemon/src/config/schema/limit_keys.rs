@@ -10,7 +10,7 @@ pub(super) const IOPS: Key = key(
     Count { min: 10, max: 4_000_000_000 },
     Told("no limit"),
     "The most operations per second: of all initiators together for a LUN, of each initiator over all LUNs of the \
-     target for an access list entry. More commands wait. See [Limits](serve.md#limits).",
+     target for an access list entry. Initiators that authenticate as one user count as one. More commands wait. See [Limits](serve.md#limits).",
 );
 
 pub(super) const BANDWIDTH: Key = key(

@@ -1,7 +1,7 @@
 //! The keys of `[[portal]]`.
 
 use super::Absent::{Required, Told, Value};
-use super::Kind::{Count, Path, Text};
+use super::Kind::{Count, Path, Switch, Text};
 use super::{LABEL_LEN_MAX, Section, key};
 
 pub(crate) static PORTAL: Section = Section {
@@ -14,7 +14,7 @@ pub(crate) static PORTAL: Section = Section {
             Required,
             "Address and port: `127.0.0.1:3260`, `[::1]:3260`, `0.0.0.0:3260`. Without a port, 3260. An IPv6 \
              address with a port needs brackets. `fd00::10:20` without brackets is rejected, since its end \
-             could be a port; write `[fd00::10:20]` or `[fd00::10]:20`.",
+             could be a port; write `[fd00::10:20]` or `[fd00::10]:20`. A link-local address needs its interface: `[fe80::a%eth0]:3260`.",
         ),
         key(
             "announce",
@@ -48,14 +48,22 @@ pub(crate) static PORTAL: Section = Section {
             "tls_key",
             Path,
             Told("none"),
-            "The file of the certificate's private key, in PEM form. Only its owner may be able to read it. \
-             Required with `tls_certificate`.",
+            "The file of the certificate's private key, in PEM form. Its [mode](#files-with-secrets) must keep others \
+             out. Required with `tls_certificate`.",
         ),
         key(
             "tls_client_authority",
             Path,
             Told("initiators need no certificate"),
             "The file of the authorities in PEM form one of which must have signed the certificate of an initiator.",
+        ),
+        key(
+            "tls_client_names",
+            Switch,
+            Value("false"),
+            "Whether the certificate of an initiator must contain its name, as a URI in its subject alternative \
+             names: `subjectAltName = URI:iqn.1994-05.com.redhat:host1`. Otherwise a host with any certificate can \
+             claim any name. Needs `tls_client_authority`.",
         ),
     ],
 };

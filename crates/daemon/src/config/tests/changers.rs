@@ -77,10 +77,20 @@ fn drives_have_names_of_their_own() {
         expected.iter().map(|[_, rest @ ..]| rest).collect::<Vec<_>>()
     );
     assert_eq!(names[1][0], "IBM");
+    // The revision of a drive is that of the drive that it is named after, and not that of the library.
+    let revisions: Vec<&str> = config.units.iter().map(|unit| unit.identity.revision.as_str()).collect();
+    // That of the library is the same in every release.
+    assert_eq!(revisions, ["0.1", "HB82", "HB82"]);
     let naas: BTreeSet<Naa> = config.units.iter().map(|unit| unit.identity.naa).collect();
     assert_eq!(naas.len(), 3);
     assert!(config.units.iter().all(|unit| unit.removable && !unit.read_only && !unit.thin));
     assert_eq!(config.units.iter().map(|unit| unit.write_cache).collect::<Vec<_>>(), [false, true, true]);
+    let own = scratch
+        .config(&with_luns("", &format!("{{ {keys}, revision = \"2.0\", drive_revision = \"K4K1\" }}")));
+    assert_eq!(
+        own.units.iter().map(|unit| unit.identity.revision.as_str()).collect::<Vec<_>>(),
+        ["2.0", "K4K1", "K4K1"]
+    );
     // Another start, the same names.
     let again = scratch.config(&with_luns("", &format!("{{ {keys} }}")));
     assert!(Config::diff(&config, &again).is_empty());
@@ -126,4 +136,49 @@ fn numbers_that_drives_cannot_have_are_mistakes() {
     let told =
         scratch.told(&scratch.load(&with_luns("", "{ type = \"changer\", path = \"lib\" }")).unwrap_err());
     assert!(told.contains("lib/library is damaged: its checksum is wrong"), "{told}");
+}
+
+#[test]
+fn a_library_that_cannot_be_read_gives_no_number_to_others() {
+    let scratch = Scratch::new();
+    library(&scratch, "lib");
+    scratch.file("lib/library", LIBRARY.replace("drives 2", "drives 3"), 0o600);
+    let changer = "{ type = \"changer\", path = \"lib\" }";
+    let depends =
+        "the number of this LUN depends on the drives of a library that cannot be read; set its \"lun\"";
+    for (luns, is_unknown) in [
+        (format!("{changer}, {{ type = \"ram\", size = \"1M\" }}"), true),
+        (format!("{changer}, {{ type = \"ram\", size = \"1M\", lun = 3 }}"), false),
+        (format!("{{ type = \"ram\", size = \"1M\" }}, {changer}"), false),
+        // The lowest free number is below that of the first drive.
+        (
+            "{ type = \"changer\", path = \"lib\", lun = 5 }, { type = \"ram\", size = \"1M\" }".to_owned(),
+            false,
+        ),
+    ] {
+        let report = scratch.load(&with_luns("", &luns)).unwrap_err();
+        assert_eq!(scratch.told(&report).contains(depends), is_unknown, "{luns}");
+        // Without the mistake, the configuration can be used for changes that open no medium.
+        assert_eq!(report.has_only_media_errors(), !is_unknown, "{luns}");
+    }
+}
+
+#[test]
+fn a_library_that_cannot_be_read_gives_no_number_to_the_drives_of_another_one() {
+    let scratch = Scratch::new();
+    library(&scratch, "lib");
+    library(&scratch, "other");
+    scratch.file("lib/library", LIBRARY.replace("drives 2", "drives 3"), 0o600);
+    let damaged = "{ type = \"changer\", path = \"lib\" }";
+    let depends =
+        "the numbers of the drives of this library depend on the drives of a library that cannot be read";
+    for (luns, is_unknown) in [
+        (format!("{damaged}, {{ type = \"changer\", path = \"other\", lun = 100 }}"), true),
+        (format!("{damaged}, {{ type = \"changer\", path = \"other\", lun = 100, drive_lun = 101 }}"), false),
+        (format!("{{ type = \"changer\", path = \"other\" }}, {damaged}"), false),
+    ] {
+        let report = scratch.load(&with_luns("", &luns)).unwrap_err();
+        assert_eq!(scratch.told(&report).contains(depends), is_unknown, "{luns}");
+        assert_eq!(report.has_only_media_errors(), !is_unknown, "{luns}: {}", scratch.told(&report));
+    }
 }

@@ -27,6 +27,33 @@ fn no_flag_at_all_serves_a_default_disk() {
 }
 
 #[test]
+fn names_are_those_of_the_daemon_or_said_to_be_unknown() {
+    let scratch = Scratch::new();
+    let text = "[[portal]]\nlisten = \"127.0.0.1\"\n[[target]]\nname = \"iqn.2001-04.com.example:a\"\n\
+                lun = [{ type = \"ram\", size = \"1M\" }]\n";
+    let file = scratch.file("targe.toml", text, 0o600);
+    let salt = "00112233445566778899aabbccddeeff";
+    let state = scratch.path().join("own");
+    fs::create_dir(&state).unwrap();
+    let load = |state_dir: Option<PathBuf>, state_source: StateSource| {
+        let flags = Flags { config: Some(file.clone()), state_dir, ..Flags::default() };
+        let environment = Environment { state_source, ..scratch.environment() };
+        let Loaded { config, report, .. } = Config::load(&flags, &environment).unwrap();
+        (config.units[0].identity.naa, report.unknown_names().map(str::to_owned))
+    };
+    let (unsalted, why) = load(Some(state.clone()), StateSource::ConfiguredDirectory);
+    assert!(why.unwrap().contains("no daemon has used"));
+    let identity = StateIdentity { salt: Some(salt.to_owned()), machine: String::new() };
+    fs::write(StateIdentity::file(&state), identity.to_text()).unwrap();
+    let (served, why) = load(Some(state), StateSource::Directory);
+    assert!(served != unsalted && why.is_none(), "{why:?}");
+    let of_daemon = StateSource::Daemon { salt: Some(salt.to_owned()) };
+    assert_eq!(load(None, of_daemon), (served, None));
+    let (naa, why) = load(None, StateSource::ConfiguredDirectory);
+    assert!(naa == unsalted && why.unwrap().contains("--state-dir DIR"));
+}
+
+#[test]
 fn flags_build_what_a_file_builds() {
     let scratch = Scratch::new();
     let flags = Flags {

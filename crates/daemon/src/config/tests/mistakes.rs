@@ -1,5 +1,9 @@
 //! Tests of mistakes: all are reported at once, each with its source span.
 
+use std::collections::BTreeMap;
+
+use base::units::BlockSize;
+
 use super::*;
 
 #[test]
@@ -206,6 +210,13 @@ fn contradictions_are_reported_where_the_second_word_stands() {
              7:1: \"portals\" is an empty list",
         ),
         (
+            format!(
+                "[[portal]]\nlisten = \"[fe80::a]\"\n[[portal]]\nlisten = \"[fe80::a%gone]\"\n{target}{ram}"
+            ),
+            "2:10: \"[fe80::a]\" is on every link: name the interface, as in [fe80::a%eth0]:3260\n\
+             4:10: \"[fe80::a%gone]\" names the interface \"gone\", which is not there",
+        ),
+        (
             format!("[[portal]]\nlisten = \"[::1]\"\n[[portal]]\nlisten = \"[::1]:3260\"\n{target}{ram}"),
             "4:10: portal [::1]:3260 is given twice (first on line 2)",
         ),
@@ -233,6 +244,235 @@ fn warnings_stop_nothing() {
         &scratch.told(&scratch.load(text).unwrap().report),
         "DIR/targe.toml:2:19: warning: \"max_connections\" is less than \"max_sessions\" \
          (9)\nDIR/targe.toml:7:8: warning: DIR/odd.img ends with a partial block, which is not \
-         served\nDIR/targe.toml:11:15: warning: an earlier entry of this access list matches every initiator",
+         served\nDIR/targe.toml:11:15: warning: \"iqn.*\" has no effect here: \"*\" in an earlier entry of this access list \
+         (on line 9) already matches it",
+    );
+}
+
+#[test]
+fn names_in_certificates_need_certificates() {
+    let scratch = Scratch::new();
+    let text = |names: &str| {
+        format!(
+            "[[portal]]\nlisten = '127.0.0.1'\n{names}[[target]]\nname = 'iqn.2001-04.com.example:a'\n\
+             [[target.lun]]\ntype = 'ram'\nsize = '1M'\n"
+        )
+    };
+    check(
+        &scratch.errors(&text("tls_client_names = true\n")).replace("DIR/targe.toml:", ""),
+        "3:20: \"tls_client_names\" needs a \"tls_client_authority\": initiators have no certificate without one",
+    );
+    assert!(scratch.load(&text("tls_client_names = false\n")).is_ok());
+}
+
+#[test]
+fn the_first_lun_that_linux_numbers_otherwise_is_named() {
+    let scratch = Scratch::new();
+    let lun = |number: u16| format!("[[target.lun]]\ntype = 'ram'\nsize = '1M'\nlun = {number}\n");
+    let told = |numbers: &[u16]| {
+        let luns: Vec<String> = numbers.iter().map(|number| lun(*number)).collect();
+        let acl = "[[target.acl]]\ninitiators = ['iqn.2000-01.x:a']\n";
+        let text = format!("[[target]]\nname = 'iqn.2001-04.com.example:a'\n{}{acl}", luns.concat());
+        scratch.told(&scratch.load(&text).unwrap().report).replace("DIR/targe.toml:", "")
+    };
+    check(&told(&[0, 255]), "");
+    check(
+        &told(&[0, 300, 256]),
+        "10:7: warning: Linux shows LUN 300 as 16684, and every LUN from 256 on by its number and 16384 (flat space \
+         addressing); numbers below 256 are the same everywhere",
+    );
+}
+
+#[test]
+fn entries_of_an_access_list_that_never_apply_are_named() {
+    let scratch = Scratch::new();
+    let head = "[[group]]\nname = 'lab'\ninitiators = ['iqn.2000-01.x:a', 'iqn.2000-01.x:b']\n\
+                [[target]]\nname = 'iqn.2001-04.com.example:a'\n[[target.lun]]\ntype = 'ram'\nsize = '1M'\n";
+    let told = |entries: &[&str]| {
+        let entries: Vec<String> =
+            entries.iter().map(|words| format!("[[target.acl]]\ninitiators = [{words}]\n")).collect();
+        let report = scratch.load(&format!("{head}{}", entries.concat())).unwrap().report;
+        scratch.told(&report).replace("DIR/targe.toml:", "")
+    };
+    let line = |place: &str, word: &str, by: &str, line: u8| {
+        format!(
+            "{place}: warning: \"{word}\" has no effect here: \"{by}\" in an earlier entry of this access list (on line \
+             {line}) already matches it"
+        )
+    };
+    // The same initiator again, in other case, after a pattern, and after a group.
+    check(
+        &told(&["'iqn.1991-05.com.microsoft:HOST'", "'iqn.1991-05.com.microsoft:host'"]),
+        &line("12:15", "iqn.1991-05.com.microsoft:host", "iqn.1991-05.com.microsoft:HOST", 10),
+    );
+    check(
+        &told(&["'iqn.2000-01.*'", "'iqn.2000-01.x:a', 'iqn.2001-01.x:a'", "'iqn.2000-01.y*'"]),
+        &[
+            line("12:15", "iqn.2000-01.x:a", "iqn.2000-01.*", 10),
+            line("14:15", "iqn.2000-01.y*", "iqn.2000-01.*", 10),
+        ]
+        .join("\n"),
+    );
+    check(&told(&["'@lab'", "'iqn.2000-01.x:b'"]), &line("12:15", "iqn.2000-01.x:b", "@lab", 10));
+    check(&told(&["'iqn.2000-01.x:*'", "'@lab'"]), &line("12:15", "@lab", "iqn.2000-01.x:*", 10));
+    // These entries select somebody.
+    check(&told(&["'iqn.2000-01.x:a'", "'@lab'", "'iqn.2000-01.x:*'", "'iqn.*:a'"]), "");
+    // An initiator that one entry names twice is no mistake.
+    check(&told(&["'iqn.2000-01.x:a', 'IQN.2000-01.x:a'"]), "");
+}
+
+#[test]
+fn a_lun_is_not_both_read_only_and_writable_for_an_initiator() {
+    let scratch = Scratch::new();
+    let head = "[[target]]\nname = 'iqn.2001-04.com.example:a'\n[[target.lun]]\ntype = 'ram'\nsize = '1M'\n\
+                [[target.acl]]\ninitiators = ['iqn.2000-01.x:a']\n";
+    let expected =
+        "8:9: LUN 0 is exported twice, once read-only and once not: the initiator could write to it";
+    for (rows, expected) in [
+        ("{ lun = 0, ro = true }, { lun = 0, as = 1 }", expected.replace("8:9", "8:41")),
+        ("0, { lun = 0, as = 1, ro = true }", expected.replace("8:9", "8:20")),
+    ] {
+        check(&scratch.errors(&format!("{head}luns = [{rows}]\n")).replace("DIR/targe.toml:", ""), &expected);
+    }
+    for rows in ["0, { lun = 0, as = 1 }", "{ lun = 0, ro = true }, { lun = 0, as = 1, ro = true }"] {
+        assert!(scratch.load(&format!("{head}luns = [{rows}]\n")).is_ok(), "{rows}");
+    }
+    assert!(
+        scratch.load(&format!("{head}luns = [0, {{ lun = 0, as = 1, ro = true }}]\nro = true\n")).is_ok()
+    );
+}
+
+#[test]
+fn equal_serial_numbers_are_named() {
+    let scratch = Scratch::new();
+    let text = "[[lun]]\nname = 's'\ntype = 'ram'\nsize = '1M'\nserial = 'AAA'\n\
+                [[target]]\nname = 'iqn.2001-04.com.example:a'\nlun = [{ type = 'ram', size = '1M', serial = 'AAA' }, \
+                { share = 's' }, { type = 'ram', size = '1M', serial = 'BBB' }]\n";
+    check(
+        &scratch.told(&scratch.load(text).unwrap().report),
+        "DIR/targe.toml:5:10: warning: the serial number \"AAA\" is already used by iqn.2001-04.com.example:a/0: hosts \
+         can take the two for one disk",
+    );
+}
+
+#[test]
+fn what_only_another_user_can_open_is_a_mistake_for_the_service() {
+    let scratch = Scratch::new();
+    scratch.file("secret", "0123456789abcdef", 0o600);
+    scratch.file("disk.img", [0; 4096], 0o600);
+    scratch.file("group.img", [0; 4096], 0o660);
+    let text = "[[target]]\nname = \"iqn.2001-04.com.example:a\"\n\
+                auth = { method = \"chap\", user = \"u\", secret_file = \"secret\" }\n\
+                lun = [{ type = \"file\", path = \"disk.img\" }, { type = \"file\", path = \"group.img\" }]\n";
+    let loaded = |service_user| {
+        let name = scratch.path().join("targe.toml");
+        let environment = Environment { service_user, ..scratch.environment() };
+        let flags = Flags { config: Some(name.clone()), ..Flags::default() };
+        let loaded = Config::load_text(&flags, &environment, &name, text, None);
+        loaded.map(drop).map_err(|report| report.to_string().replace(scratch.path().to_str().unwrap(), "DIR"))
+    };
+    let user = rustix::process::geteuid().as_raw();
+    loaded(None).unwrap();
+    loaded(Some(user)).unwrap();
+    let other = user + 1;
+    let line = |at: &str, name: &str| {
+        format!(
+            "DIR/targe.toml:{at}: only user {user} can open DIR/{name}, and the service runs as user {other}, which its \
+             state directory belongs to; run: chown {other} DIR/{name}\n"
+        )
+    };
+    check(&loaded(Some(other)).unwrap_err(), &(line("3:53", "secret") + &line("4:32", "disk.img")));
+}
+
+#[test]
+fn blocks_that_the_medium_cannot_write_are_a_mistake_that_names_path_and_key() {
+    let scratch = Scratch::new();
+    let file = scratch.file("disk.img", [0; 4096], 0o600);
+    let expect = |path: &Path, medium, bs| expect_block_len(path, medium, bs);
+    expect(&file, 4096, BlockSize::B4096).unwrap();
+    expect(&file, 512, BlockSize::B4096).unwrap();
+    check(
+        &expect(&file, 4096, BlockSize::B512).unwrap_err().replace(scratch.path().to_str().unwrap(), "DIR"),
+        "DIR/disk.img must be read and written with \"direct\" in blocks of 4096 bytes, and \"bs\" is 512; give bs = \
+         \"4096\", or leave out \"direct\"",
+    );
+    check(
+        &expect(Path::new("/dev/zero"), 4096, BlockSize::B512).unwrap_err(),
+        "/dev/zero must be read and written in blocks of 4096 bytes, and \"bs\" is 512; give bs = \"4096\"",
+    );
+}
+
+#[test]
+fn a_library_that_was_served_before_can_still_come_with_its_drives() {
+    let scratch = Scratch::new();
+    let text = "[[target]]\nname = \"iqn.2001-04.com.example:a\"\n\
+                lun = [{ type = \"changer\", path = \"library\" }, { type = \"ram\", size = \"1M\" }]\n";
+    assert!(
+        !scratch.load(text).unwrap_err().has_only_absent_media(),
+        "the number of the last LUN is unknown"
+    );
+    let drives = ["LIB0000101", "LIB0000102"].map(str::to_owned).to_vec();
+    let library = ServedLibrary { serial: "LIB00001".to_owned(), drives };
+    let record = BTreeMap::from([(scratch.path().join("library"), library)]);
+    let environment = Environment::for_tests(scratch.path());
+    fs::create_dir_all(&environment.state_dir).unwrap();
+    fs::write(library_record::file(&environment.state_dir), library_record::encode(&record)).unwrap();
+    let report = scratch.load(text).unwrap_err();
+    assert!(report.has_only_absent_media(), "{report}");
+    let file = scratch.path().join("targe.toml");
+    let flags = Flags { config: Some(file.clone()), ..Flags::default() };
+    let loaded = Config::load_text_without_media(&flags, &environment, &file, text, None).unwrap();
+    let luns: Vec<u16> = loaded.config.targets[0].luns.iter().map(|mapped| mapped.lun).collect();
+    assert_eq!((luns, loaded.config.units.len()), (vec![0, 1, 2, 3], 4));
+    // A folder that is there and holds no library is a mistake.
+    fs::create_dir(scratch.path().join("library")).unwrap();
+    assert!(!scratch.load(text).unwrap_err().has_only_absent_media());
+}
+
+#[test]
+fn only_a_medium_that_is_not_there_can_still_come() {
+    let scratch = Scratch::new();
+    scratch.file("regular", [0; 4096], 0o600);
+    scratch.file("short", [0; 16], 0o600);
+    for (keys, can_come) in [
+        ("type = \"file\", path = \"regular\", encrypt = \"none/secret\"", true),
+        ("type = \"file\", path = \"none.img\", encrypt = \"none/secret\"", true),
+        ("type = \"ram\", size = \"1M\", encrypt = \"none/secret\"", true),
+        ("type = \"file\", path = \"regular\", encrypt = \"short\"", false),
+        ("type = \"file\", path = \"none.img\", encrypt = \"short\"", false),
+        ("type = \"block\", path = \"/dev/none\"", true),
+        ("type = \"file\", path = \"none/disk.img\", size = \"1M\"", true),
+        ("type = \"file\", path = \"none.img\"", true),
+        ("type = \"sg\", path = \"/dev/sg-none\"", true),
+        ("type = \"vhost-user-blk\", path = \"none.sock\"", true),
+        ("type = \"nbd\", uri = \"nbd+unix:///?socket=/none\"", true),
+        ("type = \"block\", path = \"regular\"", false),
+        ("type = \"vhost-user-blk\", path = \"regular\"", false),
+        // The numbers of the LUNs after it are not known.
+        ("type = \"changer\", path = \"none\"", false),
+        ("type = \"block\", path = \"/dev/none\", bs = 7", false),
+    ] {
+        let text = format!("[[target]]\nname = \"iqn.2001-04.com.example:a\"\nlun = [{{ {keys} }}]\n");
+        let report = scratch.load(&text).unwrap_err();
+        assert_eq!(report.has_only_absent_media(), can_come, "{keys}: {report}");
+    }
+}
+
+#[test]
+fn a_medium_that_does_not_answer_is_not_looked_at() {
+    let scratch = Scratch::new();
+    // Looking at it would find a mistake.
+    let path = scratch.path().join("folder");
+    fs::create_dir(&path).unwrap();
+    let text =
+        "[[target]]\nname = \"iqn.2001-04.com.example:a\"\nlun = [{ type = \"file\", path = \"folder\" }]\n";
+    assert!(!scratch.load(text).unwrap_err().has_only_absent_media());
+    let environment = Environment { silent: [path].into(), ..Environment::for_tests(scratch.path()) };
+    let file = scratch.path().join("targe.toml");
+    let flags = Flags { config: Some(file.clone()), ..Flags::default() };
+    let report = Config::load_text(&flags, &environment, &file, text, None).unwrap_err();
+    assert!(
+        report.has_only_absent_media() && report.to_string().contains("folder does not answer"),
+        "{report}"
     );
 }

@@ -55,9 +55,9 @@ fn a_disk_is_converted_and_what_stored_its_key_is_gone() {
 
 #[test]
 fn an_interrupted_conversion_goes_on_wherever_it_was() {
-    // Nothing but an empty record, nothing moved, one of two pieces moved, all moved, and the former key
-    // left.
-    for steps in 0..5 {
+    // Nothing but an empty record, nothing moved, one of two pieces moved, all moved, the former key
+    // overwritten, and removed.
+    for steps in 0..6 {
         let scratch = Scratch::new();
         let (disk, secret, key) = former(&scratch);
         let mut journal = open_journal(&journal_path(&disk)).unwrap();
@@ -72,16 +72,34 @@ fn an_interrupted_conversion_goes_on_wherever_it_was() {
         for _ in 1..steps.min(3) {
             conversion.move_piece(&mut io, &mut journal, &key).unwrap();
         }
-        if steps == 4 {
+        if steps > 3 {
             let image = ImageFile::new(&disk, Zeroizing::new(SECRET.to_vec()));
             let new = image.new_header(&key, DataUnit::B512);
             conversion.write_header(&mut io, &mut journal, &new, &mut random).unwrap();
-            remove(&beside(&disk)).unwrap();
+            match steps {
+                4 => fs::write(beside(&disk), [0; crate::luks::former::FILE_LEN]).unwrap(),
+                _ => remove(&beside(&disk)).unwrap(),
+            }
         }
         drop((io, journal));
         run_all(&disk, &secret).unwrap();
         check(&disk, &key);
     }
+}
+
+#[test]
+fn a_key_file_of_zeros_is_removed_only_after_the_header_is_written() {
+    let scratch = Scratch::new();
+    let (disk, secret, _) = former(&scratch);
+    fs::write(beside(&disk), [0; crate::luks::former::FILE_LEN]).unwrap();
+    let mut journal = open_journal(&journal_path(&disk)).unwrap();
+    Conversion::new(LEN, DataUnit::B512).store(&mut journal).unwrap();
+    let told = run_all(&disk, &secret).unwrap_err();
+    assert!(told.ends_with(".media-key: this is not a media key"), "{told}");
+    fs::remove_file(beside(&disk)).unwrap();
+    let told = run_all(&disk, &secret).unwrap_err();
+    assert!(told.ends_with("is no LUKS2 image yet: restore the key file"), "{told}");
+    assert!(journal_path(&disk).exists());
 }
 
 #[test]

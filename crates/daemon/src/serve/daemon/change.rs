@@ -4,35 +4,41 @@
 //! file in between, so that the file and what runs are never apart: if the client or the daemon dies at any
 //! moment, the file tells which of the two configurations is valid.
 
+use crate::mailbox::{Receiver, RecvTimeoutError, Sender};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::state_machine::PortalId;
 use serde_json::Value;
+use shard::losses::{SessionLoss, WithheldLun};
 use target::units::UnitId;
 
+use super::late::{LIBRARY_IS_LATE, MUST_BE_READ};
 use super::reload::{kept_units, refuse_replaced_media, refuse_switched_tls, without_restart_changes};
-use super::units::open_units;
+use super::silent::{NO_ANSWER, SilentPaths, is_silent, silent_among};
 use super::{CLOSE_WAIT, DRAIN_LOOK, Daemon, Port, PortalListener, log_listening, open_ports};
 use crate::admin::api::{ErrorKind, Failure};
 use crate::admin::change::Verdict;
 use crate::admin::change_api::{Abandoned, AffectedSession, Applied, Change, Plan, Reloaded};
+use crate::config::secret::access_of;
 use crate::config::{Config, Flags, Loaded, Naa, PlannedChange, Revision, Unit, plan};
 use crate::config_file::read_text;
 use crate::serve::admin_api::{Current, ReloadResult, json};
 use crate::serve::audit::AuditEntry;
-use crate::serve::changes::{affected, failure, on_one_line};
+use crate::serve::changes::{
+    REMEMBERED_AS_SESSION, affected, failure, note_of_loss, note_of_withheld, on_one_line,
+};
 use crate::serve::daemon_event::{ChangeRequest, ReloadRequest};
 use crate::serve::discs::NewDisc;
 use crate::serve::disk::ComparedDisk;
-use crate::serve::media::{self, FileRollback};
+use crate::serve::late_media::UnreadMedium;
+use crate::serve::media::{FileRollback, growth};
 use crate::serve::placement::{self, Owners, Placement};
 use crate::serve::reactor_shard::NewUnit;
-use crate::serve::reactors::{any_session, closing_media, session_losses};
+use crate::serve::reactors::{closing_media, session_losses};
 use crate::serve::runtime_config::RuntimeConfig;
 use crate::serve::{ServeError, core_dumps, served_size, service_manager};
 
@@ -47,9 +53,17 @@ struct Prepared {
     message: String,
     opened: Vec<PortalListener>,
     fresh: Vec<Vec<NewUnit>>,
+    /// The media that must be read before they can be served.
+    unread: Vec<(UnitId, UnreadMedium)>,
+    /// The new drives of libraries that are late.
+    awaiting: Vec<UnitId>,
     ports: Vec<Vec<Port>>,
     discs: Vec<NewDisc>,
     compared: BTreeMap<UnitId, ComparedDisk>,
+    /// The disks whose files were enlarged.
+    grown: Vec<UnitId>,
+    /// The media that do not answer.
+    silent: SilentPaths,
     /// Undoes the changes of the file system, unless the change is committed.
     provisional: FileRollback,
 }
@@ -61,12 +75,17 @@ impl Daemon {
         service_manager::reloading();
         let before = Arc::clone(&self.runtime.config);
         let mut revision = None;
-        let result = match Config::read(&self.flags, &self.environment) {
-            Err(unusable) => {
+        let flags = self.flags.clone();
+        let read = self.read_config(move |environment| Config::read(&flags, &environment));
+        let read =
+            read.map(|(read, silent)| read.or_else(|unusable| self.with_known_media(unusable, &silent)));
+        let result = match read {
+            None => Err((NO_ANSWER.to_owned(), None)),
+            Some(Err(unusable)) => {
                 let taken = unusable.config.and_then(|config| self.tighten(&config));
                 Err((unusable.report.to_string(), taken))
             }
-            Ok(Loaded { config, report, revision: read }) => {
+            Some(Ok(Loaded { config, report, revision: read })) => {
                 for line in report.warning_lines() {
                     crate::warning!("{line}");
                 }
@@ -253,26 +272,24 @@ impl Daemon {
         }
         let name = PathBuf::from(&change.name);
         let flags = Flags { config: Some(file.clone()), ..self.flags.clone() };
-        let mode = std::fs::metadata(&file).ok().map(|meta| {
-            use std::os::unix::fs::MetadataExt;
-            meta.mode() & 0o777
+        let access = std::fs::metadata(&file).ok().map(|meta| access_of(&meta));
+        let read = self.read_config({
+            let (flags, text) = (flags.clone(), change.text.clone());
+            move |environment| Config::read_text(&flags, &environment, &name, &text, access)
         });
-        let loaded = Config::load_text(&flags, &self.environment, &name, &change.text, mode);
-        // Access is withdrawn although a medium cannot be used, if the change brings no other medium.
-        let served = &self.runtime.config.units;
-        let loaded = loaded.or_else(|report| {
-            let (text, environment) = (&change.text, &self.environment);
-            let apart = Config::load_text_without_media(&flags, environment, &name, text, mode).ok();
-            apart.filter(|apart| apart.config.units.iter().all(|unit| served.contains(unit))).ok_or(report)
-        });
+        let (loaded, silent) = read.ok_or_else(|| failure(ErrorKind::Unavailable, NO_ANSWER))?;
+        let loaded = loaded.or_else(|unusable| self.with_known_media(unusable, &silent));
         let Loaded { config, report, .. } =
-            loaded.map_err(|report| failure(ErrorKind::Invalid, report.to_string()))?;
+            loaded.map_err(|unusable| failure(ErrorKind::Invalid, unusable.report.to_string()))?;
         let changes = plan(&self.runtime.config, &config);
         let unapplied = if base == running { Vec::new() } else { self.unapplied(&flags) };
         let mut warnings: Vec<String> = report.warning_lines().collect();
         warnings.extend(self.inherited.left_without_portal(&self.runtime.config.portals, &config.portals));
         let (sessions, refusal) = match self.affected_sessions(&config) {
-            Ok(sessions) => (sessions, None),
+            Ok((sessions, notes)) => {
+                warnings.extend(notes);
+                (sessions, None)
+            }
             Err(why) => (Vec::new(), Some(why)),
         };
         let plan = Plan {
@@ -291,38 +308,48 @@ impl Daemon {
 
     /// Returns the differences between what runs and the configuration file.
     fn unapplied(&self, flags: &Flags) -> Vec<String> {
-        match Config::load(flags, &self.environment) {
-            Ok(loaded) => {
+        let flags = flags.clone();
+        let read = self.read_config(move |environment| Config::read(&flags, &environment));
+        match read.map(|(read, silent)| read.or_else(|unusable| self.with_known_media(unusable, &silent))) {
+            None => vec![NO_ANSWER.to_owned()],
+            Some(Ok(loaded)) => {
                 let changes = plan(&self.runtime.config, &loaded.config);
                 // What waits for a restart stays in the file without being applied.
                 let pending =
                     changes.iter().filter(|change| change.effective != crate::config::WhenEffective::Restart);
                 pending.map(on_one_line).collect()
             }
-            Err(report) => report.to_string().lines().map(str::to_owned).collect(),
+            Some(Err(unusable)) => unusable.report.to_string().lines().map(str::to_owned).collect(),
         }
     }
 
-    /// Returns the sessions that would lose something by a configuration.
+    /// Returns the sessions that would lose something by a configuration, with the initiator ports that lost
+    /// theirs lately, and sentences about what other initiator ports have used.
     ///
     /// # Errors
     /// A sentence that says why the configuration cannot be applied, as far as that shows without opening
     /// anything.
-    fn affected_sessions(&self, config: &Config) -> Result<Vec<AffectedSession>, String> {
+    fn affected_sessions(&self, config: &Config) -> Result<(Vec<AffectedSession>, Vec<String>), String> {
         let old = &self.runtime.config;
         let owners = self.owners(config)?;
-        refuse_replaced_media(old, config)?;
+        refuse_replaced_media(old, config, |unit| !self.shared.late.is_closed(unit))?;
         refuse_switched_tls(old, config)?;
         self.refuse_writing(old, config)?;
-        if !any_session(&self.reactors)? {
-            return Ok(Vec::new());
-        }
         // What is assigned here is assigned again when the change is prepared.
         let mut ids = self.ids.clone();
         ids.assign_ports_and_records(config)?;
         let listening: Vec<SocketAddr> = config.portals.iter().map(|portal| portal.listen).collect();
         let runtime = ids.runtime_config(Arc::new(config.clone()), &listening, &owners);
-        Ok(session_losses(&self.reactors, &runtime)?.into_iter().map(affected).collect())
+        let (losses, withheld) = session_losses(&self.reactors, &runtime)?;
+        let is_late = |loss: &SessionLoss| loss.lost_for.is_none_or(|span| span <= REMEMBERED_AS_SESSION);
+        let (sessions, earlier): (Vec<_>, Vec<_>) = losses.into_iter().partition(is_late);
+        let is_other = |lun: &WithheldLun| {
+            let unit = runtime.unit(lun.unit);
+            unit.is_none_or(|unit| !self.disks.is_named(lun.used, unit))
+        };
+        let notes = earlier.iter().map(note_of_loss);
+        let notes = notes.chain(withheld.iter().filter(|lun| is_other(lun)).map(note_of_withheld));
+        Ok((sessions.into_iter().map(affected).collect(), notes.collect()))
     }
 
     fn owners(&self, config: &Config) -> Result<Owners, String> {
@@ -348,7 +375,7 @@ impl Daemon {
         let old = Arc::clone(&self.runtime.config);
         let changes = Config::diff(&old, &config);
         let owners = self.owners(&config)?;
-        refuse_replaced_media(&old, &config)?;
+        refuse_replaced_media(&old, &config, |unit| !self.shared.late.is_closed(unit))?;
         refuse_switched_tls(&old, &config)?;
         self.refuse_writing(&old, &config)?;
         let (opened, listening) = self.open_portals(&config).map_err(|error| error.to_string())?;
@@ -359,38 +386,85 @@ impl Daemon {
         let open = |index| open_ports(&runtime, index, &self.runtime.interfaces);
         let ports: Result<Vec<_>, _> = (0..self.reactors.len()).map(open).collect();
         let ports = ports.map_err(|error| error.to_string())?;
+        let mut silent = silent_among(&old.units, &runtime.config.units)?;
+        kept_units(&old, &runtime)
+            .filter(|(_, was, unit)| was != unit)
+            .try_for_each(|(_, _, unit)| self.worked_on.expect_free(unit))?;
+        silent.extend(self.worked_on.paths());
         self.wait_for_media_close(&runtime)?;
         self.forget_pending_discs();
-        let (mut fresh, mut provisional) = (Vec::new(), FileRollback::default());
+        let (mut fresh, mut unread, mut provisional) = (Vec::new(), Vec::new(), FileRollback::default());
+        let mut awaiting = Vec::new();
         for index in 0..self.reactors.len() {
             let known: BTreeSet<UnitId> = self.runtime.units(index).map(|(id, ..)| id).collect();
             let new = runtime.units(index).filter(|(id, ..)| !known.contains(id));
-            let opened = open_units(new, &self.state, &mut self.disks, &mut provisional);
-            fresh.push(opened.map_err(|error| error.to_string())?);
+            let (late, new): (Vec<_>, Vec<_>) =
+                new.partition(|(_, _, unit)| self.shared.late.awaits_library(unit));
+            awaiting.extend(late.into_iter().map(|(id, ..)| id));
+            let opened = self.open_units(&new, &mut provisional);
+            let (ready, rest) = opened.map_err(|error| error.to_string())?;
+            fresh.push(ready);
+            unread.extend(rest);
         }
-        let (discs, withheld) = self.open_discs(&old, &runtime, |_| true)?;
-        let compared = self.compare_media(&old, &runtime);
+        let answers = |id| !runtime.unit(id).is_some_and(|unit| is_silent(unit, &silent));
+        let (discs, withheld) = self.open_discs(&old, &runtime, answers)?;
+        let compared = self.compare_media(&old, &runtime, &silent);
         let wrong = |id: &UnitId| compared.get(id).and_then(|disk| disk.wrong.as_deref());
+        let mut to_grow = Vec::new();
         for (id, unit) in kept_units(&old, &runtime).map(|(id, _, unit)| (id, unit)) {
-            if let Some(served) = self.media_watch.find(id).filter(|_| wrong(&id).is_none()) {
-                let grown = media::grow(unit, served.identity, &self.state, &mut provisional);
-                grown.map_err(|error| error.to_string())?;
-            }
+            let is_right = compared.contains_key(&id) && wrong(&id).is_none();
+            let served = self.media_watch.find(id).filter(|_| is_right && growth::can_grow(unit));
+            to_grow.extend(served.map(|served| (id, unit, served.identity)));
         }
+        let grown = self.worked_on.grow(&to_grow, &self.state, &mut provisional)?;
         self.state.save_ports(&self.ids.ports).map_err(|error| error.to_string())?;
         let mut message = changes.to_string();
         let withheld = withheld.iter().map(|(id, why)| (id, why.as_str()));
+        let withheld = withheld.chain(unread.iter().map(|(id, _)| (id, MUST_BE_READ)));
+        let withheld = withheld.chain(awaiting.iter().map(|id| (id, LIBRARY_IS_LATE)));
         for (id, why) in compared.keys().filter_map(|id| Some((id, wrong(id)?))).chain(withheld) {
             let label = runtime.unit(*id).map_or("a disk", |unit| unit.label.as_str());
             message += &format!("; {label} is not ready: {why}");
         }
-        Ok(Prepared { old, log, runtime, message, opened, fresh, ports, discs, compared, provisional })
+        for unit in runtime.config.units.iter().filter(|unit| is_silent(unit, &silent)) {
+            message += &format!("; {} does not answer, and stays as it is", unit.label);
+        }
+        Ok(Prepared {
+            old,
+            log,
+            runtime,
+            message,
+            opened,
+            fresh,
+            unread,
+            awaiting,
+            ports,
+            discs,
+            compared,
+            grown,
+            silent,
+            provisional,
+        })
     }
 
-    /// Applies a prepared configuration; returns what changed. No step can fail.
+    /// Applies a prepared configuration; returns what changed, and which units are not served all the same.
     fn commit(&mut self, prepared: Prepared) -> String {
-        let Prepared { old, log, runtime, message, opened, fresh, ports, discs, compared, provisional } =
-            prepared;
+        let Prepared {
+            old,
+            log,
+            runtime,
+            mut message,
+            opened,
+            fresh,
+            unread,
+            awaiting,
+            ports,
+            discs,
+            mut compared,
+            grown,
+            silent,
+            provisional,
+        } = prepared;
         provisional.commit();
         self.forgotten_discs.clear();
         crate::log::set_level(log);
@@ -398,24 +472,43 @@ impl Daemon {
         for warning in self.inherited.left_without_portal(&old.portals, &runtime.config.portals) {
             crate::warning!("{warning}");
         }
-        let uncached: BTreeMap<UnitId, Unit> = kept_units(&old, &runtime)
+        let uncached = kept_units(&old, &runtime)
             .filter(|(_, was, unit)| was.write_cache && !unit.write_cache)
-            .map(|(id, _, unit)| (id, unit.clone()))
-            .collect();
+            .map(|(id, ..)| id);
+        let to_flush: BTreeSet<UnitId> = uncached.chain(grown).collect();
         for (portal, (id, address)) in runtime.config.portals.iter().zip(&runtime.portals) {
             if opened.iter().any(|(_, new)| new == id) {
                 log_listening(*address, portal);
             }
         }
-        let differing = compared.iter().filter(|(_, disk)| disk.wrong.is_some());
-        let not_right: Vec<&Unit> = differing.filter_map(|(id, _)| runtime.unit(*id)).collect();
-        if let Err(error) = served_size::save(&runtime.config, |unit| !not_right.contains(&unit), &self.state)
-        {
+        if let Err(error) = served_size::note_removed(&old, &runtime.config, &self.state) {
             crate::warning!("{error}");
         }
-        self.apply(runtime, (fresh, ports), opened, Some(&compared));
+        self.add_unread(&runtime, unread);
+        self.add_awaiting(&runtime, awaiting);
+        let differing = compared.iter().filter(|(_, disk)| disk.wrong.is_some());
+        let not_right: Vec<&Unit> = differing.filter_map(|(id, _)| runtime.unit(*id)).collect();
+        let is_right = |unit: &Unit| {
+            !not_right.contains(&unit) && !self.shared.late.holds(unit) && !is_silent(unit, &silent)
+        };
+        let is_kept = |unit: &Unit| old.units.iter().any(|was| was.key() == unit.key());
+        let new = runtime.config.units.iter().filter(|unit| is_right(unit) && !is_kept(unit));
+        let saved = served_size::save(&runtime.config, is_right, &self.state);
+        if let Err(error) = saved.and_then(|()| served_size::save_opened(new, &self.state)) {
+            crate::warning!("{error}");
+        }
+        self.measure_media(&mut compared);
+        for (id, why) in self.apply(runtime, (fresh, ports), opened, Some(&compared)) {
+            message += &format!("; not served: {why}");
+            if let Some(unit) = self.runtime.unit(id) {
+                self.shared.late.add(id, unit, &why);
+            }
+        }
         self.put_discs(discs);
-        self.flush_caches(&uncached);
+        self.look_for_late();
+        if !to_flush.is_empty() {
+            self.flush_caches(&to_flush);
+        }
         message
     }
 
@@ -437,7 +530,8 @@ impl Daemon {
                 let is_unit = |(path, naa): &(Option<PathBuf>, Option<Naa>)| {
                     (path.is_some() && path.as_ref() == unit.medium.path()) || *naa == Some(unit.identity.naa)
                 };
-                closing.iter().any(is_unit)
+                let mut paths = unit.medium.path().into_iter();
+                closing.iter().any(is_unit) || paths.any(|path| self.shared.late.is_reading(path))
             };
             let Some(unit) = wanted.iter().map(|(_, unit)| unit).find(busy) else { return Ok(()) };
             if Instant::now() >= deadline {
@@ -485,4 +579,39 @@ enum Runs {
 enum Outcome {
     Applied(Applied),
     Abandoned(Abandoned),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::late::keeps_drives;
+    use super::*;
+    use crate::config::{Environment, served_libraries};
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn a_library_that_cannot_be_read_does_not_lose_its_drives() {
+        let scratch = Scratch::new();
+        let (folder, file) = (scratch.path().join("lib"), scratch.path().join("targe.toml"));
+        fs::create_dir(&folder).unwrap();
+        let library = "targe-library 1\nserial LIB00001\nprofile lto8\ndrives 2\nslots 4\nmail-slots 0\ncrc32c ea029480\n";
+        let units_with = |text: &str, library: &str, served: &[Unit]| {
+            fs::write(folder.join("library"), library).unwrap();
+            let flags = Flags { config: Some(file.clone()), ..Flags::default() };
+            let mut environment = Environment::for_tests(scratch.path());
+            environment.served_libraries = served_libraries(served);
+            Config::load_text_without_media(&flags, &environment, &file, text, None).unwrap().config.units
+        };
+        let units = |text: &str, library: &str| units_with(text, library, &[]);
+        let head = "[[target]]\nname = 'iqn.2001-04.com.example:a'\nlun = [{ type = 'ram', size = '1M' }";
+        let both = format!("{head}, {{ type = 'changer', path = 'lib' }}]\n");
+        let served = units(&both, library);
+        assert_eq!(served.len(), 4);
+        assert!(keeps_drives(&served, &units(&both, library)));
+        assert!(!keeps_drives(&served, &units(&both, "damaged")));
+        assert!(keeps_drives(&served, &units(&format!("{head}]\n"), "damaged")));
+        // With the drives that are served, everything stays as it is.
+        assert_eq!(units_with(&both, "damaged", &served), served);
+    }
 }

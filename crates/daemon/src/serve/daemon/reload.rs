@@ -1,35 +1,47 @@
 //! The checks that a reload makes before it changes anything, and the tightening of a configuration that
 //! cannot be applied.
 
+use crate::mailbox::{RecvTimeoutError, channel};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use target::units::UnitId;
 
+use super::silent::{SilentPaths, is_silent};
 use super::{CLOSE_WAIT, DRAIN_LOOK, Daemon};
+use crate::answers::{self, ANSWER_MAX};
 use crate::config::{Config, Http, Medium, Naa, Unit, UnitIndex, UnitKey};
 use crate::disc_image;
-use crate::serve::discs::NewDisc;
+use crate::serve::discs::{DiscImage, NewDisc};
 use crate::serve::disk::{ComparedDisk, DiskInfo};
+use crate::serve::late_media::does_not_answer;
 use crate::serve::media::{self, SameDisc};
-use crate::serve::reactor_shard::{ReactorShard, WrittenFile};
-use crate::serve::reactors::{forget_pending_discs, written_files};
+use crate::serve::medium_identity::MediumIdentity;
+use crate::serve::reactor_shard::ReactorShard;
+use crate::serve::reactors::forget_pending_discs;
 use crate::serve::runtime_config::RuntimeConfig;
+
+/// The longest wait of a reload for the disks whose write cache it has turned off, or which it has enlarged.
+const FLUSH_WAIT: Duration = Duration::from_secs(60);
+
+/// How long a change waits for the image of a disc to be opened.
+const DISC_OPEN_MAX: Duration = Duration::from_secs(10);
 
 impl Daemon {
     /// Compares the files and devices of the disks that stay with what is served. A file may be shorter only
     /// if the operator reduced its size in the configuration: a file that shrank otherwise would be extended
-    /// with zeros where data was.
+    /// with zeros where data was. A disk that does not answer is left out.
     pub(super) fn compare_media(
         &self,
         old: &Config,
         runtime: &RuntimeConfig,
+        silent: &SilentPaths,
     ) -> BTreeMap<UnitId, ComparedDisk> {
-        let mut compared = BTreeMap::new();
+        let (mut ids, mut looks) = (Vec::new(), Vec::new());
         for (id, was, unit) in kept_units(old, runtime) {
-            if matches!(unit.medium, Medium::Disc { .. }) {
+            if matches!(unit.medium, Medium::Disc { .. }) || is_silent(unit, silent) {
                 continue;
             }
             let Some(facts) = self.media_watch.find(id) else { continue };
@@ -40,10 +52,29 @@ impl Daemon {
                 (before, after) if before == after => facts.len(),
                 (_, after) => after.unwrap_or(block).min(facts.len()),
             };
-            let wrong = facts.compare_with(len_min).err();
-            compared.insert(id, ComparedDisk { wrong, len_min, was_withheld });
+            ids.push(id);
+            looks.push((facts.path.clone(), move || {
+                let wrong = facts.compare_with(len_min).err();
+                ComparedDisk { wrong, len_min, was_withheld, size: facts.measure() }
+            }));
         }
-        compared
+        let compared = answers::of(looks, ANSWER_MAX);
+        ids.into_iter().zip(compared).filter_map(|(id, found)| Some((id, found?))).collect()
+    }
+
+    /// Measures the disks that stay, after those that grow have grown. The reactors must not do that: a file
+    /// system can make them wait.
+    pub(super) fn measure_media(&self, compared: &mut BTreeMap<UnitId, ComparedDisk>) {
+        let (mut disks, mut looks) = (Vec::new(), Vec::new());
+        for (id, disk) in compared {
+            if let Some(facts) = self.media_watch.find(*id) {
+                disks.push(disk);
+                looks.push((facts.path.clone(), move || facts.measure()));
+            }
+        }
+        for (disk, size) in disks.into_iter().zip(answers::of(looks, ANSWER_MAX)) {
+            disk.size = size.unwrap_or_else(|| Err("it does not answer".to_owned()));
+        }
     }
 
     /// Opens the images that are to be put into the wanted drives, because the configuration names another
@@ -70,18 +101,30 @@ impl Daemon {
                 continue;
             }
             self.wait_until_disc_is_closed(unit, path)?;
-            let image = match served.filter(|facts| !facts.read_only && facts.is_at(path)) {
-                None => media::open_disc(unit, path),
-                Some(facts) => match media::open_disc_again(unit, path, &facts) {
-                    Ok(SameDisc::OpenedAgain(image)) => Ok(image),
-                    Ok(SameDisc::StaysWithheld(why)) => {
-                        withheld.insert(id, why);
-                        continue;
-                    }
-                    Err(error) => Err(error),
-                },
+            let same = served.filter(|facts| !facts.read_only && facts.is_at(path));
+            let (of, at) = (unit.clone(), path.clone());
+            let open = move || match same {
+                None => Ok(SameDisc::OpenedAgain(media::open_disc(&of, &at)?.map(Box::new))),
+                Some(facts) => media::open_disc_again(&of, &at, &facts),
             };
-            discs.push(NewDisc { id, image: image.map_err(|error| error.to_string())? });
+            let opened =
+                answers::of_one(open, DISC_OPEN_MAX).ok_or_else(|| does_not_answer(unit, &unit.medium))?;
+            let image = match opened {
+                Ok(SameDisc::OpenedAgain(image)) => Ok(image.map(|image| *image)),
+                Ok(SameDisc::StaysWithheld(why)) => {
+                    withheld.insert(id, why);
+                    continue;
+                }
+                Err(error) => Err(error),
+            };
+            let mut image = image.map_err(|error| error.to_string())?;
+            if let Some((opened, path)) = image.as_mut().map(DiscImage::opened) {
+                // The disk notices the loss with its first operation.
+                let medium = MediumIdentity::of_opened(opened);
+                let checked = media::loss::check(unit, (opened, &path), medium, &self.state);
+                checked.map_err(|error| error.to_string())?;
+            }
+            discs.push(NewDisc { id, image });
         }
         Ok((discs, withheld))
     }
@@ -122,17 +165,25 @@ impl Daemon {
         }
     }
 
-    /// Passes discs to the reactors that own their drives.
+    /// Passes discs to the reactors that own their drives, and waits until they have changed the drives. The
+    /// file of a disc that has left is closed soon after.
     pub(super) fn put_discs(&self, mut discs: Vec<NewDisc>) {
+        let (sender, changed) = channel::<()>();
         for (index, running) in self.reactors.iter().enumerate() {
             let owned: Vec<UnitId> = self.runtime.units(index).map(|(id, ..)| id).collect();
             let ours: Vec<NewDisc> = discs.extract_if(.., |disc| owned.contains(&disc.id)).collect();
             if !ours.is_empty() {
+                let sender = sender.clone();
                 // If the reactor has ended, its own event reports that.
-                let _ =
-                    running.handle.post(move |member: &mut ReactorShard, now| member.change_discs(now, ours));
+                let _ = running.handle.post(move |member: &mut ReactorShard, now| {
+                    member.change_discs(now, ours);
+                    drop(sender);
+                });
             }
         }
+        drop(sender);
+        // Nothing is sent: this ends when every reactor has dropped its sender.
+        let _ = changed.recv();
     }
 
     /// Applies only the access restrictions of a configuration that cannot be applied as a whole. Returns a
@@ -158,16 +209,27 @@ impl Daemon {
     }
 
     /// Makes durable the writes that disks acknowledged before their write cache was disabled.
-    pub(super) fn flush_caches(&self, units: &BTreeMap<UnitId, Unit>) {
-        if units.is_empty() {
-            return;
+    /// The stores do it, which remember a failure.
+    pub(super) fn flush_caches(&self, units: &BTreeSet<UnitId>) {
+        let (sender, results) = channel();
+        for running in &self.reactors {
+            let (units, sender) = (units.clone(), sender.clone());
+            // A reactor that has processed this acknowledges no write before it is durable. If it has ended,
+            // its own event reports that.
+            let _ = running.handle.post(move |member: &mut ReactorShard, now| {
+                units.iter().for_each(|id| member.sync_disk(now, *id, sender.clone()));
+            });
         }
-        // A reactor that has processed this question acknowledges no write before it is durable.
-        for WrittenFile { id, path, file } in written_files(&self.reactors) {
-            if let Some(unit) = units.get(&id)
-                && let Err(error) = media::sync(unit, &path, file)
-            {
-                crate::error!("{error}");
+        drop(sender);
+        let deadline = Instant::now() + FLUSH_WAIT;
+        loop {
+            match results.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                // The disk has logged a failure.
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => {
+                    return crate::warning!("what hosts had written is still being made durable");
+                }
             }
         }
     }
@@ -239,15 +301,20 @@ const fn are_drives(a: &Unit, b: &Unit) -> bool {
 }
 
 /// Refuses a change that requires closing a file and opening it again: the disk would be unavailable in
-/// between. Refuses to give the world-wide name of a unit to another medium as well.
-pub(super) fn refuse_replaced_media(old: &Config, new: &Config) -> Result<(), String> {
+/// between. Refuses to give the world-wide name of a unit to another medium as well. A unit whose medium is
+/// late is not served, and nothing of it is open.
+pub(super) fn refuse_replaced_media(
+    old: &Config,
+    new: &Config,
+    is_served: impl Fn(&Unit) -> bool,
+) -> Result<(), String> {
     let keys = |config: &Config| config.units.iter().map(Unit::key).collect::<BTreeSet<_>>();
     let (old_keys, new_keys) = (keys(old), keys(new));
     let by_name: BTreeMap<Naa, &Unit> = old.units.iter().map(|unit| (unit.identity.naa, unit)).collect();
     let (mut by_path, mut by_label) = (BTreeMap::<_, Vec<&Unit>>::new(), BTreeMap::new());
     for unit in &old.units {
         by_label.entry(unit.label.as_str()).or_insert(unit);
-        if let Some(path) = unit.medium.path() {
+        if let Some(path) = unit.medium.path().filter(|_| is_served(unit)) {
             by_path.entry(path).or_default().push(unit);
         }
     }
@@ -357,8 +424,8 @@ mod tests {
         let scratch = Scratch::new();
         for ro in [false, true] {
             let (old, new) = (config(&scratch, ro), config(&scratch, !ro));
-            refuse_replaced_media(&old, &old).unwrap();
-            let refusal = refuse_replaced_media(&old, &new).unwrap_err();
+            refuse_replaced_media(&old, &old, |_| true).unwrap();
+            let refusal = refuse_replaced_media(&old, &new, |_| true).unwrap_err();
             let expected = format!(
                 "the type, \"ro\" and \"naa\" of {} cannot change while it is served; restart targe to apply this",
                 scratch.path().join("A1").display()
@@ -386,21 +453,22 @@ mod tests {
             "{ type = \"file\", path = \"b\", naa = \"3000000000000001\" }",
             "{ lun = 1, type = \"ram\", size = \"1M\", naa = \"3000000000000001\" }",
         ] {
-            let refusal = refuse_replaced_media(&first, &naa(luns)).unwrap_err();
+            let refusal = refuse_replaced_media(&first, &naa(luns), |_| true).unwrap_err();
             assert!(refusal.contains("naa.3000000000000001 cannot move from file:"), "{refusal}");
-            refuse_replaced_media(&first, &naa("{ lun = 2, type = \"null\", size = \"2M\" }")).unwrap();
+            refuse_replaced_media(&first, &naa("{ lun = 2, type = \"null\", size = \"2M\" }"), |_| true)
+                .unwrap();
         }
         let null = |more: &str| naa(&format!("{{ lun = 2, type = \"null\", size = {more} }}"));
         let served = null("\"1M\"");
-        let refusal = refuse_replaced_media(&served, &null("\"2M\"")).unwrap_err();
+        let refusal = refuse_replaced_media(&served, &null("\"2M\""), |_| true).unwrap_err();
         assert!(refusal.contains("cannot move from null:1M to null:2M"), "{refusal}");
-        let refusal = refuse_replaced_media(&served, &null("\"1M\", bs = 4096")).unwrap_err();
+        let refusal = refuse_replaced_media(&served, &null("\"1M\", bs = 4096"), |_| true).unwrap_err();
         assert!(
             refusal.contains("block length") && refusal.contains("of null:1M cannot change"),
             "{refusal}"
         );
         let moved = naa("{ lun = 3, type = \"file\", path = \"a\", naa = \"3000000000000001\" }");
-        refuse_replaced_media(&first, &moved).unwrap();
+        refuse_replaced_media(&first, &moved, |_| true).unwrap();
     }
 
     #[test]

@@ -1,20 +1,34 @@
 //! Opens the media of units, and loads their persistent state.
 
-use std::sync::Arc;
 use target::units::UnitId;
 
-use crate::config::{Unit, UnitIndex};
+use crate::config::{Config, Unit, UnitIndex};
 use crate::serve::ServeError;
 use crate::serve::disk_ids::DiskIds;
 use crate::serve::handed_over::HandedOverMedia;
+use crate::serve::late_media::UnreadMedium;
 use crate::serve::media::{self, FileRollback, OpenMedium};
+use crate::serve::placement::{self, Owners};
 use crate::serve::reactor_shard::NewUnit;
+use crate::serve::reactors;
 use crate::serve::runtime_config::RuntimeConfig;
-use crate::serve::sanitize_record::{self, SanitizeRecord};
+use crate::serve::sanitize_record;
 use crate::serve::served_size;
 use crate::serve::state::StateDir;
 use crate::serve::upgrade::Succession;
 use crate::serve::upgrade::successor::Sessions;
+
+/// A unit with its numbers.
+pub(super) type NumberedUnit<'u> = (UnitId, UnitIndex, &'u Unit);
+
+/// Returns a medium as one that can be served, or as one that must be read first. The caller keeps what
+/// undoes its opening.
+pub(super) fn apart(medium: OpenMedium) -> (Option<OpenMedium>, Option<UnreadMedium>) {
+    match medium.unread() {
+        None => (Some(medium), None),
+        Some(_) => (None, Some(UnreadMedium { medium, provisional: FileRollback::default() })),
+    }
+}
 
 /// Opens the media of units. What another process gives to this one is taken from `handed_over`.
 pub(super) fn open_media<'u>(
@@ -23,8 +37,12 @@ pub(super) fn open_media<'u>(
     provisional: &mut FileRollback,
     mut handed_over: Option<&mut HandedOverMedia>,
 ) -> Result<Vec<OpenMedium>, ServeError> {
+    let is_served = handed_over.is_some();
     let mut open = |(_, _, unit): (UnitId, UnitIndex, &Unit)| {
-        served_size::check(unit, state).map_err(ServeError::Failed)?;
+        served_size::check(unit, state).map_err(ServeError::NotServed)?;
+        if !is_served {
+            served_size::check_unfinished(unit, state).map_err(ServeError::NotServed)?;
+        }
         Ok(media::open(unit, state, provisional, handed_over.as_deref_mut())?)
     };
     units.map(&mut open).collect()
@@ -33,14 +51,17 @@ pub(super) fn open_media<'u>(
 /// Takes the media that come with the sessions of another process, if there is one.
 pub(super) fn receive_media(
     runtime: &RuntimeConfig,
-    media: &mut [Vec<OpenMedium>],
+    media: &mut [Vec<Option<OpenMedium>>],
+    state: &StateDir,
     sessions: Option<&mut Sessions>,
 ) -> Result<(), ServeError> {
     let Some(sessions) = sessions else { return Ok(()) };
-    let mut late = Succession::late_media(sessions)?;
+    let mut late = Succession::session_media(sessions)?;
     for (index, media) in media.iter_mut().enumerate() {
         for ((_, _, unit), medium) in runtime.units(index).zip(media) {
-            medium.receive(unit, &mut late)?;
+            if let Some(medium) = medium {
+                medium.receive(unit, state, &mut late)?;
+            }
         }
     }
     if late.is_empty() {
@@ -54,11 +75,15 @@ pub(super) fn receive_media(
 /// Loads the persistent state of the units of all reactors.
 pub(super) fn load_all_units(
     runtime: &RuntimeConfig,
-    media: Vec<Vec<OpenMedium>>,
+    media: Vec<Vec<Option<OpenMedium>>>,
     (state, disks): (&StateDir, &mut DiskIds),
     is_handed_over: bool,
 ) -> Result<Vec<Vec<NewUnit>>, ServeError> {
-    let load = |(index, media)| load_units(runtime.units(index).zip(media), state, disks, is_handed_over);
+    let load = |(index, media): (usize, Vec<Option<OpenMedium>>)| {
+        let units = runtime.units(index).zip(media);
+        let open = units.filter_map(|(unit, medium)| Some((unit, medium?)));
+        load_units(open, state, disks, is_handed_over)
+    };
     media.into_iter().enumerate().map(load).collect()
 }
 
@@ -70,27 +95,34 @@ pub(super) fn load_units<'u>(
     is_handed_over: bool,
 ) -> Result<Vec<NewUnit>, ServeError> {
     let mut load = |((id, index, unit), medium): ((UnitId, UnitIndex, &Unit), OpenMedium)| {
+        if let Some(unread) = medium.unread() {
+            let (label, path) = (&unit.label, unread.path().display());
+            return Err(ServeError::Failed(format!("{label}: {path} has no key yet")));
+        }
         let naa = unit.identity.naa;
         let saved = state.load(naa)?.map(|bytes| (bytes, state.file(naa).display().to_string()));
-        let record = SanitizeRecord::of(unit, medium.identity());
+        let record = medium.sanitize_record(unit);
         if let Some((bytes, path)) = &saved {
-            let checked = sanitize_record::check(unit, (bytes, path), &record, &state.sanitize_file(naa));
-            checked.map_err(ServeError::Failed)?;
+            let medium = (&*record, is_handed_over);
+            let checked = sanitize_record::check(unit, (bytes, path), medium, &state.sanitize_file(naa));
+            checked.map_err(ServeError::NotServed)?;
         }
-        let disk = disks.name(unit, medium.identity());
-        Ok(NewUnit { id, index, medium, disk, state: saved, record: Arc::new(record), is_handed_over })
+        let disk = disks.name(unit, medium.identities());
+        Ok(NewUnit { id, index, medium, disk, state: saved, record, is_handed_over })
     };
     units.map(&mut load).collect()
 }
 
-/// Opens the media of units, and loads the persistent state of the units.
-pub(super) fn open_units<'u>(
-    units: impl Iterator<Item = (UnitId, UnitIndex, &'u Unit)>,
-    state: &StateDir,
-    disks: &mut DiskIds,
-    provisional: &mut FileRollback,
-) -> Result<Vec<NewUnit>, ServeError> {
-    let units: Vec<_> = units.collect();
-    let media = open_media(units.iter().copied(), state, provisional, None)?;
-    load_units(units.into_iter().zip(media), state, disks, false)
+/// Media that must be read before they can be served, with their units.
+pub(super) type UnreadMedia = Vec<(UnitId, UnreadMedium)>;
+
+/// Returns how many reactors serve, and which of them owns each target: as in the process that is taken over,
+/// if there is one.
+pub(super) fn place(config: &Config, succession: Option<&Succession>) -> Result<(usize, Owners), ServeError> {
+    let (count, former) = succession.map_or_else(
+        || (reactors::reactor_count(config).min(placement::components(config).len()), <_>::default()),
+        Succession::placement,
+    );
+    let count = count.max(1);
+    Ok((count, placement::owners(config, &former, count)?))
 }

@@ -4,13 +4,14 @@ mod freeze;
 mod memory_copy;
 mod obstacles;
 mod process;
+mod program;
 
+use crate::mailbox::Sender;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use backends::sg::MovedSg;
@@ -22,7 +23,9 @@ use tls::MovingRelay;
 use zeroize::Zeroizing;
 
 use super::Daemon;
+use super::silent::NO_ANSWER;
 use crate::admin::api::{ErrorKind, Failure};
+use crate::admin::change::Peer;
 use crate::admin::upgrade_api::{UpgradeRequest, Upgraded};
 use crate::config::{Config, plan};
 use crate::serve::admin_api::json;
@@ -104,7 +107,7 @@ impl Daemon {
         let result = match shared.changes.close() {
             None => Err("a client is changing something; try again when it has ended".into()),
             Some(closed) => {
-                let result = self.try_upgrade(&request);
+                let result = self.try_upgrade(&request, &peer);
                 if !matches!(result, Err(Setback::Kept(_))) {
                     // Clients that this process still has change nothing any more.
                     std::mem::forget(closed);
@@ -151,11 +154,10 @@ impl Daemon {
         ended
     }
 
-    fn try_upgrade(&mut self, request: &UpgradeRequest) -> Result<Upgraded, Setback> {
+    fn try_upgrade(&mut self, request: &UpgradeRequest, peer: &Peer) -> Result<Upgraded, Setback> {
+        program::check_process_id(std::process::id())?;
         let binary = request.binary.as_ref().map_or_else(|| self.program.clone(), PathBuf::from);
-        if !binary.is_absolute() {
-            return Err(format!("{} is not an absolute path", binary.display()).into());
-        }
+        let binary = program::resolve(&binary, peer)?;
         let revision = self.check_configuration()?;
         self.check_obstacles()?;
         // Each connection has two descriptors while it moves.
@@ -252,7 +254,10 @@ impl Daemon {
 
     /// Checks that the other process will read the configuration that runs; returns its revision.
     fn check_configuration(&self) -> Result<Option<String>, String> {
-        let loaded = Config::load(&self.flags, &self.environment).map_err(|report| {
+        let flags = self.flags.clone();
+        let read = self.read_config(move |environment| Config::load(&flags, &environment));
+        let (loaded, _) = read.ok_or(NO_ANSWER)?;
+        let loaded = loaded.map_err(|report| {
             format!("the configuration has mistakes, so another process cannot take over:\n{report}")
         })?;
         let changes = plan(&self.runtime.config, &loaded.config);
@@ -272,8 +277,14 @@ impl Daemon {
         if let Some(why) = unmovable_medium(&self.runtime.config) {
             return Err(why);
         }
+        if let Some(why) = self.shared.late.obstacle() {
+            return Err(why);
+        }
         // Commands wait for a server that is away, so that no moment would be found.
-        let obstacles = ask(&self.reactors, |member, _| member.obstacle().or_else(|| member.away()))?;
+        let obstacles = ask(&self.reactors, |member, _| {
+            let lasting = member.obstacle().filter(|obstacle| !obstacle.can_end);
+            lasting.map(|obstacle| obstacle.sentence).or_else(|| member.away())
+        })?;
         obstacles.into_iter().flatten().next().map_or(Ok(()), Err)
     }
 
@@ -364,6 +375,7 @@ impl Daemon {
         if self.store_bindings_at.is_some() {
             return Err("the record of which disks hosts have used cannot be stored".into());
         }
+        self.guesses.store(&self.state);
         memory.catch_up(Some(Instant::now() + LAST_COPY_MAX), &mut || self.attend())?;
         let mut frozen = Frozen::begin(unaccepting);
         frozen.wait_until_idle()?;
@@ -515,6 +527,7 @@ impl Daemon {
                 DaemonEvent::Reload(None) => signal(successor, Signal::HUP),
                 DaemonEvent::Reload(Some(request)) => refuse(&request.reply),
                 DaemonEvent::Change(request) => refuse(&request.reply),
+                DaemonEvent::Forget(request) => refuse(&request.reply),
                 DaemonEvent::Upgrade(order) => refuse(&order.reply),
                 _ => {}
             }

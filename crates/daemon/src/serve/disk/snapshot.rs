@@ -3,9 +3,9 @@
 //! That thread orders each step that other disks have to reach first, so that the copies of several disks
 //! show one point in time: no file is cloned before the operations of all of them wait.
 
+use crate::mailbox::Sender;
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
 use drivers::files::Errno;
 use store::Store as _;

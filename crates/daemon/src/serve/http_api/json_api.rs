@@ -130,8 +130,11 @@ fn request(method: Method, body: &[u8]) -> Result<Request, serde_json::Error> {
     let mut request = Request::new(method);
     match method {
         Method::Plan => request.change = Some(serde_json::from_slice(body)?),
-        Method::DropSessions => request.sessions = Some(serde_json::from_slice(body)?),
-        Method::DrainLun | Method::SnapshotLun => request.lun = Some(serde_json::from_slice(body)?),
+        Method::DropSessions | Method::ForgetPorts => request.sessions = Some(serde_json::from_slice(body)?),
+        Method::ClearReservations => request.reservations = Some(serde_json::from_slice(body)?),
+        Method::DrainLun | Method::SnapshotLun | Method::AcceptLoss | Method::Reservations => {
+            request.lun = Some(serde_json::from_slice(body)?);
+        }
         Method::SnapshotLuns => request.luns = Some(serde_json::from_slice(body)?),
         Method::Library => request.library = Some(serde_json::from_slice(body)?),
         _ => {}

@@ -5,6 +5,7 @@
 //! write that was sent after the acknowledgement of a write that another copy lacks, whatever reactors the
 //! LUNs are on. The files have no names before all of them are complete.
 
+use crate::mailbox::{Receiver, RecvTimeoutError, channel};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -12,7 +13,6 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, CWD, OFlags, linkat};

@@ -7,7 +7,10 @@ use device::contract::InquiryOverrides;
 use super::*;
 use crate::config::{Identity, Naa};
 use crate::luks::former::HEADER_LEN;
+use crate::luks::former::beside;
+use crate::luks::is_formattable;
 use crate::scratch::Scratch;
+use crate::serve::media;
 
 const SECRET: &[u8] = b"what stands in the file with the secret, 32 bytes or more";
 
@@ -62,7 +65,10 @@ impl World {
     }
 
     fn keys(&self) -> MediaKeys {
-        of(&self.unit, self.identity(), &self.state, false).unwrap().expect("encrypted")
+        match of(&self.unit, self.identity(), &self.state, false).unwrap().expect("encrypted") {
+            UnitKeys::Ready(keys) => keys,
+            UnitKeys::Unread(unread) => unread.prepare(|_| true).unwrap().expect("not stopped"),
+        }
     }
 
     /// Returns the key.
@@ -73,6 +79,7 @@ impl World {
     fn refusal(&self) -> String {
         of(&self.unit, self.identity(), &self.state, false)
             .expect_err("refused")
+            .why
             .replace(self.scratch.path().to_str().unwrap(), "")
     }
 
@@ -151,7 +158,7 @@ fn a_disk_too_small_for_a_header_is_refused() {
         world.refusal(),
         "/disk.img: the LUKS2 image is too small: it has 16777216 bytes where at least 16777728 are needed"
     );
-    assert!(is_blank(path).unwrap());
+    assert!(is_formattable(path).unwrap());
 }
 
 #[test]
@@ -185,14 +192,56 @@ fn an_encrypted_disk_is_not_served_without_its_secret() {
     let secret = world.unit.encrypt.take();
     assert_eq!(
         world.refusal(),
-        "it is encrypted, as /disk.img.media-key shows; name the file with its secret (encrypt = …)"
+        "it is encrypted, as /disk.img.media-key shows; name the file with its secret (encrypt = …), or remove \
+         /disk.img.media-key if that disk is gone and this is another one"
     );
+    // The path can be a link to the file that the key is beside.
+    let link = world.scratch.path().join("link.img");
+    std::os::unix::fs::symlink(world.unit.medium.path().unwrap(), &link).unwrap();
+    let linked = Medium::File { path: link, size: None, direct: false };
+    let disk = std::mem::replace(&mut world.unit.medium, linked);
+    assert!(world.refusal().contains("it is encrypted, as /disk.img.media-key shows"));
+    world.unit.encrypt.clone_from(&secret);
+    world.keys();
+    world.unit.medium = disk;
     world.unit.encrypt = secret;
     fs::write(world.unit.encrypt.as_ref().unwrap(), [7; 32]).unwrap();
     assert_eq!(
         world.refusal(),
         "/disk.img.media-key: the secret is not the one that this media key was made with, or it is damaged"
     );
+}
+
+#[test]
+fn the_key_of_a_disk_that_is_gone_is_not_that_of_another_one() {
+    let mut world = World::new();
+    let luks = world.key();
+    let world_key = world.kept();
+    let image = fs::read(world.unit.medium.path().unwrap()).unwrap();
+    world = world.former();
+    assert_eq!(
+        world.refusal(),
+        "/disk.img has a LUKS2 header, and /disk.img.media-key is the key of a disk without one: remove \
+         /disk.img.media-key if that disk is gone, or restore that disk"
+    );
+    assert_eq!(fs::read(world.unit.medium.path().unwrap()).unwrap(), image);
+    let sealed = fs::read(&world_key).unwrap();
+    fs::remove_file(&world_key).unwrap();
+    assert_eq!(world.key(), luks);
+    // No new file is made in the place of the disk, encrypted or not.
+    fs::write(&world_key, sealed).unwrap();
+    let path = world.unit.medium.path().unwrap().clone();
+    fs::remove_file(&path).unwrap();
+    let size = Some(ByteLen(LEN));
+    world.unit.medium = Medium::File { path: path.clone(), size, direct: false };
+    for unit in [world.unit.clone(), Unit { encrypt: None, ..world.unit.clone() }] {
+        let open = || media::open(&unit, &world.state, &mut media::FileRollback::default(), None).map(drop);
+        let why = open().unwrap_err();
+        assert!(why.to_string().contains("disk.img is missing, and its key ") && why.is_fault(), "{why}");
+        assert!(!path.exists());
+    }
+    fs::remove_file(&world_key).unwrap();
+    media::open(&world.unit, &world.state, &mut media::FileRollback::default(), None).unwrap();
 }
 
 #[test]
@@ -252,8 +301,11 @@ fn sectors_stay_as_long_as_they_were_when_the_disk_was_encrypted() {
     let mut world = World::new();
     world.unit.block_size = BlockSize::from_bytes(4096).unwrap();
     assert_eq!(world.keys().unit(), DataUnit::B4096);
+    assert_eq!(crate::luks::check_header(&world.unit), Ok(()));
     world.unit.block_size = BlockSize::B512;
-    assert_eq!(world.refusal(), "it was encrypted in sectors of 4096 bytes, which \"bs\" must be");
+    let why = crate::luks::check_header(&world.unit).unwrap_err();
+    assert!(why.ends_with("/disk.img: it is encrypted in sectors of 4096 bytes: add bs = 4096"), "{why}");
+    assert_eq!(world.refusal(), "it is encrypted in sectors of 4096 bytes: add bs = 4096");
 }
 
 #[test]
@@ -355,11 +407,11 @@ fn a_media_key_of_version_1_is_read() {
 #[test]
 fn a_key_file_that_cannot_be_accessed_counts_as_existing() {
     let world = World::new();
-    let path = key_file_path(&world.unit, &world.state).unwrap();
+    let path = key_file::path(&world.unit, &world.state).unwrap();
     std::os::unix::fs::symlink(&path, &path).unwrap();
     assert!(world.refusal().starts_with("cannot read /disk.img.media-key: "));
     let plain = Unit { encrypt: None, ..world.unit.clone() };
-    let told = of(&plain, world.identity(), &world.state, false).unwrap_err();
+    let told = of(&plain, world.identity(), &world.state, false).unwrap_err().why;
     assert!(told.starts_with("cannot determine whether it is encrypted: /"), "{told}");
     assert!(path.symlink_metadata().is_ok());
 }
@@ -384,13 +436,15 @@ fn a_key_that_was_replaced_since_it_was_read_is_not_current() {
     for world in [World::new(), World::new().former()] {
         // The process that serves, and the one that takes over.
         let serving = world.keys();
-        let taking_over = of(&world.unit, world.identity(), &world.state, true).unwrap().unwrap();
+        let found = of(&world.unit, world.identity(), &world.state, true).unwrap();
+        let Some(UnitKeys::Ready(taking_over)) = found else { panic!("{found:?}") };
         taking_over.check_current().unwrap();
         let (sender, woken) = channel();
         let mut keeper = Keeper::new(serving, move || sender.send(()).unwrap());
         assert!(matches!(wait(&mut keeper, &woken), Replaced::Fresh(_)));
         assert!(taking_over.check_current().unwrap_err().contains("try again"));
-        let again = of(&world.unit, world.identity(), &world.state, true).unwrap().unwrap();
+        let found = of(&world.unit, world.identity(), &world.state, true).unwrap();
+        let Some(UnitKeys::Ready(again)) = found else { panic!("{found:?}") };
         again.check_current().unwrap();
         assert_ne!(bytes(&again), bytes(&taking_over));
     }

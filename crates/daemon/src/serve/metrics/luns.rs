@@ -6,6 +6,7 @@ use device::stats::{OperationClass, SENSE_KEYS, UnitStats};
 
 use super::{Family, Value};
 use crate::config::Medium;
+use crate::serve::file_systems::FileSystemUse;
 use crate::serve::reactor_shard::counts::Snapshot;
 
 /// The most LUNs with metrics of their own. The counters of all others are summed under the labels `other`.
@@ -23,6 +24,10 @@ struct Row {
     bytes: Option<u64>,
     errors: u64,
     is_ready: bool,
+    has_lost_writes: bool,
+    has_failed: bool,
+    /// What its file has allocated, and what it can still take, if that is known.
+    space: Option<(u64, u64)>,
 }
 
 fn rows(snapshot: &Snapshot) -> Vec<Row> {
@@ -44,6 +49,9 @@ fn rows(snapshot: &Snapshot) -> Vec<Row> {
                 bytes: Some(view.bytes).filter(|_| !is_passed),
                 errors: view.errors,
                 is_ready: view.withheld.is_none(),
+                has_lost_writes: view.lost_writes.is_some(),
+                has_failed: view.failure.is_some(),
+                space: view.space.as_ref().map(|(_, space)| (space.allocated, space.promised)),
             };
             if let Some(other) = rows.get_mut(LUNS_MAX) {
                 other.stats.add(&row.stats);
@@ -51,6 +59,11 @@ fn rows(snapshot: &Snapshot) -> Vec<Row> {
                 other.bytes = Some(sum);
                 other.errors = other.errors.saturating_add(row.errors);
                 other.is_ready &= row.is_ready;
+                other.has_lost_writes |= row.has_lost_writes;
+                other.has_failed |= row.has_failed;
+                let (allocated, promised) = row.space.unwrap_or_default();
+                let sums = other.space.get_or_insert_default();
+                *sums = (sums.0.saturating_add(allocated), sums.1.saturating_add(promised));
             } else if rows.len() == LUNS_MAX {
                 rows.push(Row { target: OTHER.to_owned(), lun: OTHER.to_owned(), ..row });
             } else {
@@ -123,6 +136,30 @@ pub(super) fn families(snapshot: &Snapshot) -> Vec<Family> {
             ),
             |row| u64::from(row.is_ready),
         ),
+        simple(
+            Family::gauge(
+                "targe_lun_lost_writes",
+                lun,
+                "1 if writes that the LUN acknowledged are lost, so that every flush fails until `targe lun accept-loss`.",
+            ),
+            |row| u64::from(row.has_lost_writes),
+        ),
+        simple(
+            Family::gauge(
+                "targe_lun_medium_failed",
+                lun,
+                "1 if an operation of the file or device has failed, until one of the same kind succeeds at the same \
+                 place, or until `targe lun accept-loss`.",
+            ),
+            |row| u64::from(row.has_failed),
+        ),
+        spaces(&rows, "targe_lun_allocated", "What is allocated to the file of the LUN.", |space| space.0),
+        spaces(
+            &rows,
+            "targe_lun_promised",
+            "What the file of the LUN can still take from its file system.",
+            |space| space.1,
+        ),
     ]
 }
 
@@ -134,6 +171,40 @@ fn delays(rows: &[Row]) -> Family {
         family.push(vec![row.target.clone(), row.lun.clone()], Value::Seconds(waited.as_secs_f64()));
     }
     family
+}
+
+fn spaces(rows: &[Row], name: &'static str, doc: &'static str, of: fn((u64, u64)) -> u64) -> Family {
+    let mut family = Family::gauge(name, &["target", "lun"], doc).in_bytes();
+    for row in rows {
+        if let Some(space) = row.space {
+            family.push(vec![row.target.clone(), row.lun.clone()], Value::Count(of(space)));
+        }
+    }
+    family
+}
+
+/// Returns the metrics of the file systems that hold files of LUNs. Each has its device as a label:
+/// Prometheus refuses all metrics if two samples have the same labels.
+pub(super) fn file_systems(snapshot: &Snapshot) -> Vec<Family> {
+    let systems = FileSystemUse::of(snapshot.units().filter_map(|view| view.space.as_ref()));
+    let each = |name, doc, of: fn(&FileSystemUse) -> u64| {
+        let mut family = Family::gauge(name, &["directory", "device"], doc).in_bytes();
+        for system in &systems {
+            let labels = vec![system.directory.display().to_string(), system.device_text()];
+            family.push(labels, Value::Count(of(system)));
+        }
+        family
+    };
+    vec![
+        each("targe_file_system_size", "What a file system with files of LUNs holds.", |system| system.whole),
+        each("targe_file_system_free", "What it has free.", |system| system.free),
+        each(
+            "targe_file_system_promised",
+            "What the files of LUNs on it can still take, all together. Writes can fail if this is more than what is \
+             free.",
+            |system| system.promised,
+        ),
+    ]
 }
 
 fn sizes(rows: &[Row]) -> Family {

@@ -115,5 +115,6 @@ fn families(snapshot: &Snapshot) -> Vec<Family> {
     let mut families = process::families(snapshot);
     families.extend(transports::families(snapshot));
     families.extend(luns::families(snapshot));
+    families.extend(luns::file_systems(snapshot));
     families
 }

@@ -20,7 +20,7 @@ fn daemon(snapshot: &Snapshot) -> Vec<Family> {
     start.push(Vec::new(), Value::Seconds(since.as_secs_f64()));
     let data = snapshot.reactors.iter().map(|reactor| u64::try_from(reactor.data_bytes).unwrap_or(u64::MAX));
     let problems = snapshot.problems();
-    let withheld = snapshot.units().filter(|view| view.withheld.is_some()).count();
+    let withheld = snapshot.units().filter(|view| view.withheld.is_some()).count() + snapshot.late.len();
     let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     vec![
         Family::info("targe_build", &["version"], "The version of targe.")
@@ -35,7 +35,7 @@ fn daemon(snapshot: &Snapshot) -> Vec<Family> {
         Family::gauge(
             "targe_luns_not_ready",
             &[],
-            "LUNs that are not ready because their file or device has changed or was removed.",
+            "LUNs that are not ready because their file or device has changed, was removed or is not there yet.",
         )
         .with([], wide(withheld)),
         Family::counter("targe_config_reloads", &[], "How often the configuration was reloaded.")

@@ -1,6 +1,7 @@
 //! Tests of the metrics: their names, their text, and the table in the documentation.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -12,6 +13,7 @@ use crate::serve::placement::Owners;
 use crate::serve::reactor_shard::counts::ReactorCounts;
 use crate::serve::reactor_shard::{HyperScsiReport, UnitView};
 use crate::serve::runtime_config::{IdAllocator, RuntimeConfig};
+use backends::store::FileSpace;
 use device::drain::Drain;
 use device::stats::UnitStats;
 use target::target::UnitReport;
@@ -38,12 +40,24 @@ fn snapshot(text: &str, commands: u64) -> Snapshot {
     let mut stats = UnitStats { commands, read_bytes: commands * 4096, ..UnitStats::default() };
     (stats.latencies[0], stats.sense_keys[6]) = (latencies, 1);
     let view = |unit: UnitId| UnitView {
-        report: UnitReport { unit, stats, medium_present: true, removal_prevented: false, drain: Drain::No },
+        report: UnitReport {
+            unit,
+            stats,
+            capacity: 1 << 20,
+            not_ready: None,
+            medium_present: true,
+            removal_prevented: false,
+            drain: Drain::No,
+            has_failed_flush: false,
+        },
         bytes: 1 << 20,
         errors: 0,
         is_rom: false,
         withheld: None,
         not_ready: None,
+        lost_writes: None,
+        failure: None,
+        space: None,
     };
     let units = runtime.units(0).map(|(id, ..)| view(id)).collect();
     let hyperscsi = HyperScsiReport {
@@ -73,6 +87,7 @@ fn snapshot(text: &str, commands: u64) -> Snapshot {
         generation: 1,
         reloads: 0,
         reload_failure: None,
+        late: Default::default(),
         panics: 0,
         tls: Default::default(),
         log_lines_dropped: 0,
@@ -98,6 +113,20 @@ name = "iqn.2001-04.com.example:a"
 [[target.lun]]
 share = "data"
 "#;
+
+#[test]
+fn a_medium_that_has_failed_is_a_problem_and_a_metric() {
+    let mut snapshot = snapshot(SHARED, 1);
+    assert!(snapshot.problems().is_empty());
+    let [first, ..] = &mut *snapshot.reactors[0].units else { panic!("no unit") };
+    first.failure = Some("a write of 512 bytes at byte 0 failed: no space left".to_owned());
+    let problem = "its medium has failed, until that succeeds or targe lun accept-loss: a write of 512 bytes at byte 0 \
+                   failed: no space left";
+    let problems = snapshot.problems();
+    assert!(!problems.is_empty() && problems.iter().all(|told| told.ends_with(problem)), "{problems:?}");
+    let text = open_metrics(&snapshot).unwrap();
+    assert_eq!(sum(&text, "targe_lun_medium_failed", "lun=\"3\""), 1, "{text}");
+}
 
 /// Returns the sum of the samples whose line begins with `name` and holds `label`.
 fn sum(text: &str, name: &str, label: &str) -> u64 {
@@ -238,5 +267,30 @@ fn the_page_has_the_table_of_these_metrics() {
         std::fs::write(path, format!("{before}{}{table}{}{after}", MARKS.0, MARKS.1)).unwrap();
     } else {
         assert_eq!(printed, table, "run TARGE_BLESS=1 cargo test -p targe-daemon");
+    }
+}
+
+#[test]
+fn no_two_samples_have_the_same_labels_although_two_file_systems_share_a_directory() {
+    let mut snapshot = snapshot(SHARED, 1);
+    for (system, view) in (5..).zip(&mut snapshot.reactors[0].units) {
+        let space = FileSpace { system, whole: 1000, free: 90, allocated: 100, promised: 200 };
+        view.space = Some((PathBuf::from(format!("/srv/{system}.img")), space));
+    }
+    let text = open_metrics(&snapshot).unwrap();
+    for text in [plain_text(&text), text] {
+        let mut seen = std::collections::BTreeSet::new();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (sample, _) = line.rsplit_once(' ').unwrap();
+            assert!(seen.insert(sample), "twice: {sample}");
+        }
+        assert!(
+            text.contains("targe_file_system_free_bytes{directory=\"/srv\",device=\"0:5\"} 90\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("targe_file_system_free_bytes{directory=\"/srv\",device=\"0:6\"} 90\n"),
+            "{text}"
+        );
     }
 }

@@ -1,21 +1,21 @@
 //! The thread of one name server: it connects when the client has something to say, and answers the server's
 //! inquiries and notifications in between.
 
+use crate::mailbox::{Receiver, TryRecvError};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant as SystemInstant};
 
 use base::time::Instant;
 use isns::client::{Client, ClientError, State};
-use isns::inquiry;
-use isns::message::{HEADER_LEN, Message, PAYLOAD_LEN_MAX};
-use isns::registration::{Portal, Registration};
+use isns::message::Message;
+use isns::registration::Portal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::event_connections::EventConnections;
 use super::wanted::{Names, Wanted, host};
 use super::{Command, Reports};
 use crate::admin::api::NameServer;
@@ -24,14 +24,8 @@ use crate::config::Announced;
 /// How long a server may take to accept a connection, and then for each response.
 const RESPONSE_MAX: Duration = Duration::from_secs(5);
 
-/// How long a server may take to receive an answer of ours.
-const ANSWER_MAX: Duration = Duration::from_millis(500);
-
 /// How long to wait after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-
-/// The most connections that a server may have open to us.
-const EVENT_CONNECTIONS_MAX: usize = 4;
 
 pub(super) struct ServerThread {
     server: Announced,
@@ -44,21 +38,13 @@ pub(super) struct ServerThread {
     started: SystemInstant,
     /// Where the server reaches us.
     listener: Option<TcpListener>,
-    /// The address of the server when it was reached last.
-    peer: Option<IpAddr>,
     /// The addresses of announced names, as they were resolved last.
     names: Names,
-    events: Vec<EventConnection>,
+    events: EventConnections,
     /// The failure that was logged last; `None` after a success.
     logged: Option<String>,
     /// How many registrations were logged.
     registrations: u64,
-}
-
-/// A connection of the server to us.
-struct EventConnection {
-    socket: TcpStream,
-    received: Vec<u8>,
 }
 
 impl ServerThread {
@@ -79,9 +65,8 @@ impl ServerThread {
             client,
             started: SystemInstant::now(),
             listener: None,
-            peer: None,
             names: Names::new(),
-            events: Vec::new(),
+            events: EventConnections::default(),
             logged: None,
             registrations: 0,
         }
@@ -165,7 +150,6 @@ impl ServerThread {
         for address in (host(&self.server), self.server.port).to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, RESPONSE_MAX) {
                 Ok(socket) => {
-                    self.peer = Some(address.ip().to_canonical());
                     socket.set_write_timeout(Some(RESPONSE_MAX))?;
                     return Ok(socket);
                 }
@@ -210,13 +194,16 @@ impl ServerThread {
 
     /// Waits for a command or until a burst is due, and serves the server meanwhile.
     fn wait(&mut self, due: Instant) {
-        let span = due.since(self.now());
+        let mut span = due.since(self.now());
+        if let Some(deadline) = self.events.next_deadline() {
+            span = span.min(deadline.saturating_duration_since(SystemInstant::now()));
+        }
         let timeout = Timespec {
             tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(span.subsec_nanos()),
         };
         let mut watched = vec![PollFd::new(&self.wakes, PollFlags::IN)];
-        watched.extend(self.events.iter().map(|one| PollFd::new(&one.socket, PollFlags::IN)));
+        watched.extend(self.events.sockets().map(|(socket, awaited)| PollFd::new(socket, awaited)));
         watched.extend(self.listener.iter().map(|one| PollFd::from_borrowed_fd(one.as_fd(), PollFlags::IN)));
         // An interrupted wait begins anew.
         let _ = poll(&mut watched, Some(&timeout));
@@ -224,24 +211,11 @@ impl ServerThread {
         if ready.next() == Some(true) {
             while (&self.wakes).read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
         }
-        let of_events: Vec<bool> = ready.by_ref().take(self.events.len()).collect();
+        let of_events: Vec<bool> = ready.by_ref().take(self.events.sockets().len()).collect();
         let is_connecting = ready.next() == Some(true);
         drop(watched);
-        let registered = self.client.registered().cloned();
-        let mut is_change = false;
-        let mut of_events = of_events.into_iter();
-        self.events.retain_mut(|one| {
-            of_events.next() != Some(true)
-                || match one.serve(registered.as_ref()) {
-                    Ok(change) => {
-                        is_change |= change;
-                        true
-                    }
-                    Err(End) => false,
-                }
-        });
-        if is_change {
-            crate::debug!("name server {}: it told of a change", self.server);
+        if self.events.serve(SystemInstant::now(), &of_events, self.client.registered()) {
+            crate::debug!("name server {}: a notification of a change arrived", self.server);
             self.client.handle_change();
         }
         if is_connecting {
@@ -259,18 +233,9 @@ impl ServerThread {
             }
             Some(Err(_)) | None => return,
         };
-        if self.peer != Some(peer.ip().to_canonical()) {
-            crate::debug!("name server {}: {peer} connected to the port for its inquiries", self.server);
-            return;
-        }
-        let prepared =
-            socket.set_read_timeout(Some(ANSWER_MAX)).and(socket.set_write_timeout(Some(ANSWER_MAX)));
-        if prepared.is_ok() {
-            // The oldest connection makes room.
-            if self.events.len() >= EVENT_CONNECTIONS_MAX {
-                self.events.remove(0);
-            }
-            self.events.push(EventConnection { socket, received: Vec::new() });
+        if let Err(why) = self.events.admit(socket, peer.ip().to_canonical()) {
+            let why = crate::os_error(&why);
+            crate::debug!("name server {}: the connection of {peer} for inquiries: {why}", self.server);
         }
     }
 
@@ -297,27 +262,6 @@ impl ServerThread {
         }
         self.registrations = self.client.registrations();
         self.reports.put(NameServer { server: server.to_string(), state: state.to_owned(), error });
-    }
-}
-
-/// The end of a connection.
-struct End;
-
-impl EventConnection {
-    /// Receives what has arrived and answers it. Returns whether the server told of a change.
-    fn serve(&mut self, registered: Option<&Registration>) -> Result<bool, End> {
-        let mut chunk = [0; 4096];
-        let count = self.socket.read(&mut chunk).map_err(|_| End)?;
-        self.received.extend_from_slice(chunk.get(..count).filter(|new| !new.is_empty()).ok_or(End)?);
-        let mut is_change = false;
-        while let Some(request) = Message::take(&mut self.received).map_err(|_| End)? {
-            let answer = inquiry::answer(&request, registered).map_err(|_| End)?;
-            is_change |= answer.is_change;
-            self.socket.write_all(&answer.bytes).map_err(|_| End)?;
-        }
-        // A message is complete before it is longer than the longest one.
-        debug_assert!(self.received.len() <= HEADER_LEN + PAYLOAD_LEN_MAX + chunk.len());
-        Ok(is_change)
     }
 }
 

@@ -1,6 +1,5 @@
 //! Where an export is, and how it is connected to: an NBD server, or a block device over vhost-user.
 
-use std::error::Error as _;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -40,6 +39,23 @@ impl ExportConnection {
     }
 }
 
+/// An export is not connected to.
+#[derive(Debug)]
+pub(in crate::serve) struct NotConnected {
+    /// A sentence that says why.
+    pub(in crate::serve) why: String,
+    /// Whether its server cannot be reached or does not answer, so that it may answer later.
+    pub(in crate::serve) is_unreachable: bool,
+}
+
+impl NotConnected {
+    fn of(error: &dyn std::error::Error, is_unreachable: bool) -> Self {
+        let source = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+        let source = source.map_or(String::new(), |source| format!(": {}", os_error(source)));
+        Self { why: format!("{error}{source}"), is_unreachable }
+    }
+}
+
 /// What the owner of the exports provides.
 pub(in crate::serve) struct NbdLinks {
     /// Starts an attempt to connect for the export of this number, without blocking.
@@ -48,6 +64,8 @@ pub(in crate::serve) struct NbdLinks {
     pub(in crate::serve) adopt: Box<dyn Fn(u32, ExportConnection)>,
     /// Ends the watch on the eventfd of the export of this number.
     pub(in crate::serve) unwatch: Box<dyn Fn(u32)>,
+    /// Takes a sentence that says which writes of hosts may be missing on a server.
+    pub(in crate::serve) lost: Box<dyn Fn(String)>,
 }
 
 impl fmt::Display for ExportAddress {
@@ -69,28 +87,22 @@ impl ExportAddress {
     /// Connects and negotiates, which blocks.
     ///
     /// # Errors
-    /// A sentence that says why not.
-    pub(in crate::serve) fn open(&self, patience: Duration) -> Result<ExportConnection, String> {
+    /// [`NotConnected`]
+    pub(in crate::serve) fn open(&self, patience: Duration) -> Result<ExportConnection, NotConnected> {
         match self {
             Self::Nbd(uri) => match backends::nbd::open(uri, patience) {
                 Ok(backends::nbd::NbdConnection { socket, info }) => {
                     Ok(ExportConnection { socket, info, queue: None, is_taken_over: false })
                 }
-                Err(error) => Err(describe(&error, error.source())),
+                Err(error) => Err(NotConnected::of(&error, error.is_unreachable())),
             },
             Self::VhostUser(path) => match backends::vhost_user::open_blk(path, patience) {
                 Ok(backends::vhost_user::BlkConnection { socket, info, link, call }) => {
                     let queue = Some((Box::new(link), call));
                     Ok(ExportConnection { socket, info, queue, is_taken_over: false })
                 }
-                Err(error) => Err(describe(&error, error.source())),
+                Err(error) => Err(NotConnected::of(&error, error.is_unreachable())),
             },
         }
     }
-}
-
-fn describe(error: &dyn fmt::Display, source: Option<&(dyn std::error::Error + 'static)>) -> String {
-    let source = source.and_then(|source| source.downcast_ref::<std::io::Error>());
-    let source = source.map_or(String::new(), |source| format!(": {}", os_error(source)));
-    format!("{error}{source}")
 }

@@ -54,15 +54,16 @@ impl NbdExports {
 
     /// Returns why another process cannot serve an export as this one does, if that is so.
     pub(in crate::serve) fn obstacle(&self) -> Option<String> {
-        self.find_unmovable(|inner, why| {
-            let why = match (&inner.withheld, why) {
-                (Some(why), _) => why.as_str(),
-                (None, Unmovable::LostChanges) => {
-                    "writes to it were lost, and only this process reports that to its hosts"
-                }
-                (None, Unmovable::Away | Unmovable::Working | Unmovable::FlushFailed) => return None,
-            };
-            Some(format!("{}: {why}", inner.label))
+        let of_export = |inner: &Inner| {
+            if let Some(why) = inner.withheld.as_deref().or_else(|| inner.loss.obstacle()) {
+                return Some(why.to_owned());
+            }
+            let why = "writes to it were lost, and only this process reports that to its hosts";
+            (inner.client.unmovable() == Some(Unmovable::LostChanges)).then(|| why.to_owned())
+        };
+        self.exports.values().filter(|export| self.is_current(export)).find_map(|export| {
+            let inner = export.0.borrow();
+            Some(format!("{}: {}", inner.label, of_export(&inner)?))
         })
     }
 

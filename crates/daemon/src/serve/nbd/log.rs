@@ -44,7 +44,10 @@ impl Inner {
             Notice::LostChanges(fault) => {
                 self.errors = self.errors.saturating_add(1);
                 let (label, uri) = (&self.label, &self.address);
-                crate::error!("{label}: {uri} has lost acknowledged writes ({fault}); the next flush fails");
+                crate::error!(
+                    "{label}: {uri} has lost acknowledged writes ({fault}); every flush fails until targe lun accept-loss"
+                );
+                return Some(ExportEvent::LostChanges);
             }
             Notice::Resized => return Some(ExportEvent::Resized),
             Notice::Differs(why) => {

@@ -1,13 +1,17 @@
 //! What the reactors and the daemon have counted, at one moment.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use drivers::stats::Stats;
 use iscsi::target::engine::EngineStats;
+use scsi::sense::{Asc, Sense, SenseKeySpecific};
 use shard::session_counts::{SessionName, TargetSessions};
+use target::units::UnitId;
 
 use super::{HyperScsiReport, ReactorShard, UnitView};
+use crate::serve::file_systems::FileSystemUse;
 use crate::serve::runtime_config::RuntimeConfig;
 use crate::serve::tls_handshakes::TlsHandshakes;
 
@@ -60,6 +64,9 @@ impl ReactorCounts {
     }
 }
 
+/// Why a LUN without a unit is not ready, if nothing more is known.
+pub(in crate::serve) const NOT_OPEN: &str = "it is not open";
+
 /// The counters of the daemon at one moment.
 #[derive(Clone, Debug)]
 pub(in crate::serve) struct Snapshot {
@@ -73,6 +80,8 @@ pub(in crate::serve) struct Snapshot {
     pub(in crate::serve) reloads: u64,
     /// Why the last reload was not applied, if it was not.
     pub(in crate::serve) reload_failure: Option<String>,
+    /// Why media are late that were not there when the daemon started.
+    pub(in crate::serve) late: BTreeMap<UnitId, String>,
     /// How many threads panicked.
     pub(in crate::serve) panics: u64,
     pub(in crate::serve) tls: TlsHandshakes,
@@ -107,8 +116,17 @@ impl Snapshot {
             for lun in &target.luns {
                 let id = self.runtime.number(lun.unit);
                 let why = match id.and_then(|id| views.get(&id)) {
-                    None => "it is not open".to_owned(),
+                    None => match id.and_then(|id| self.late.get(&id)) {
+                        Some(why) => why.clone(),
+                        None => NOT_OPEN.to_owned(),
+                    },
                     Some(UnitView { withheld: Some(why), .. }) => why.clone(),
+                    Some(UnitView { lost_writes: Some(why), .. }) => {
+                        format!("acknowledged writes are lost, and every flush fails: {why}")
+                    }
+                    Some(UnitView { failure: Some(why), .. }) => {
+                        format!("its medium has failed, until that succeeds or targe lun accept-loss: {why}")
+                    }
                     Some(_) => continue,
                 };
                 problems.push(format!("LUN {} of {}: {why}", lun.lun, target.name));
@@ -127,7 +145,9 @@ impl Snapshot {
         let down = self.interfaces_down().into_iter().map(|name| format!("interface {name} is down"));
         let bugs = Some(self.bugs()).filter(|bugs| *bugs > 0);
         let bugs = bugs.map(|bugs| format!("{bugs} internal errors since the start; the log names them"));
-        reload.into_iter().chain(down).chain(bugs).collect()
+        let files = self.units().filter_map(|view| view.space.as_ref());
+        let full = FileSystemUse::of(files).into_iter().filter_map(|system| system.warning());
+        reload.into_iter().chain(down).chain(bugs).chain(full).collect()
     }
 
     fn interfaces(&self) -> &[(base::ether::EtherPort, String)] {
@@ -139,5 +159,31 @@ impl Snapshot {
         let up = self.reactors.first().map(|reactor| reactor.interfaces_up.as_slice()).unwrap_or_default();
         let names = self.interfaces().iter().map(|(_, name)| name.as_str());
         names.filter(|name| !up.iter().any(|up| up == name)).collect()
+    }
+}
+
+/// Says why hosts find a tape drive not ready: it can be checking a cartridge that was not unloaded.
+pub(super) fn describe_loading(sense: Sense) -> Cow<'static, str> {
+    match sense.specific {
+        Some(SenseKeySpecific::Progress(progress)) => {
+            let percent = u32::from(progress) * 100 / 65_536;
+            format!("the cartridge was not unloaded and is checked; {percent} % of its capacity so far")
+                .into()
+        }
+        _ => describe_not_ready(sense).into(),
+    }
+}
+
+/// Says why hosts find a unit not ready that its medium has no reason for.
+pub(super) const fn describe_not_ready(sense: Sense) -> &'static str {
+    match sense.asc {
+        Asc::NOT_READY_INITIALIZING_COMMAND_REQUIRED => "an initiator has stopped it",
+        Asc::NOT_READY_BECOMING_READY => "it is becoming ready",
+        Asc::NOT_READY_MANUAL_INTERVENTION_REQUIRED => "its medium is withheld",
+        Asc::LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION => "its medium does not answer",
+        Asc::SANITIZE_IN_PROGRESS => "SANITIZE erases it",
+        Asc::FORMAT_IN_PROGRESS => "FORMAT UNIT erases it",
+        Asc::SANITIZE_COMMAND_FAILED => "SANITIZE has failed",
+        _ => "hosts find it not ready",
     }
 }

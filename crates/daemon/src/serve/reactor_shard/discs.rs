@@ -96,7 +96,8 @@ impl ReactorShard {
             former.info().leave();
         }
         if let Some(disc) = disc {
-            self.watch(id, disc);
+            let unit = self.runtime.unit(id).cloned();
+            self.watch(id, unit.as_ref(), disc);
         }
         self.shard.medium_replaced(now, id);
     }
@@ -104,10 +105,10 @@ impl ReactorShard {
 
 #[cfg(test)]
 mod tests {
+    use crate::mailbox::channel;
     use std::net::SocketAddr;
     use std::path::Path;
     use std::sync::Arc;
-    use std::sync::mpsc::channel;
 
     use drivers::config::{Config as DriverConfig, EngineChoice};
     use drivers::reactor::Reactor;

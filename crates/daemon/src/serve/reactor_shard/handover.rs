@@ -13,7 +13,7 @@ use target::units::UnitId;
 
 use super::ReactorShard;
 use crate::serve::discs::DiscDrive;
-use crate::serve::disk::Disk;
+use crate::serve::disk::{Disk, DiskObstacle};
 use crate::serve::handed_over::{MovedCartridge, MovedMedium};
 use crate::serve::memory::{Memory, MovingMemory, TakenChunks};
 use crate::serve::pass_through::PassThrough;
@@ -106,8 +106,9 @@ impl ReactorShard {
         disks.chain(libraries).collect()
     }
 
-    /// Returns why the units cannot move to another process, if they cannot.
-    pub(in crate::serve) fn obstacle(&self) -> Option<String> {
+    /// Returns why the units cannot move to another process, if they cannot: what no wait ends, if there is
+    /// such a reason.
+    pub(in crate::serve) fn obstacle(&self) -> Option<Obstacle> {
         let pending = || {
             let id = self.pending_discs.keys().next()?;
             let label = self.runtime.unit(*id).map(|unit| unit.label.as_str()).unwrap_or_default();
@@ -116,8 +117,16 @@ impl ReactorShard {
         let tapes = || self.tapes.values().find_map(Tape::obstacle);
         let exports = || self.nbd.obstacle();
         let devices = || self.devices.values().find_map(PassThrough::obstacle);
-        let disks = self.disks.values().find_map(Disk::obstacle);
-        disks.or_else(tapes).or_else(exports).or_else(devices).or_else(pending)
+        let disks = self.disks.values().filter_map(Disk::obstacle).min_by_key(|obstacle| obstacle.can_end);
+        let others = || {
+            let sentence = tapes().or_else(exports).or_else(devices).or_else(pending)?;
+            Some(Obstacle { sentence, can_end: false })
+        };
+        let disks = disks.map(|DiskObstacle { sentence, can_end }| Obstacle { sentence, can_end });
+        match disks {
+            Some(disk) if !disk.can_end => Some(disk),
+            disks => others().or(disks),
+        }
     }
 
     /// Stops the command windows, so that the sessions become idle.
@@ -130,6 +139,12 @@ impl ReactorShard {
     pub(in crate::serve) fn thaw(&mut self, now: Instant) {
         for (id, device) in &self.devices {
             device.start(self.wake(*id));
+        }
+        for report in self.shard.units().into_iter().filter(|report| report.has_failed_flush) {
+            // An older release does not record what a server has lost.
+            if let Some(export) = self.nbd.of_unit(report.unit) {
+                export.note_loss();
+            }
         }
         self.shard.thaw(now);
     }
@@ -246,8 +261,8 @@ impl ReactorShard {
             return Err(why);
         }
         // Only now nothing more can fail: a flush that failed meanwhile must not be forgotten.
-        if let Some(sentence) = self.obstacle() {
-            return Err(Obstacle { sentence, can_end: false });
+        if let Some(obstacle) = self.obstacle() {
+            return Err(obstacle);
         }
         let drive = |(id, tape): (&UnitId, &Tape)| tape.moved(self.naa(*id)?.to_string());
         let cartridges = self.tapes.iter().filter_map(drive).collect::<io::Result<_>>();
@@ -295,7 +310,11 @@ impl ReactorShard {
         state: &ShardState,
         connections: &[Vec<ConnId>],
     ) -> Result<(), String> {
-        self.shard.resume(now, state, connections).map_err(|error| error.to_string())
+        // An interface that this process does not serve has no port here. One that is down has.
+        let interfaces = &self.runtime.interfaces;
+        let mut state = state.clone();
+        state.map_ports(|port| interfaces.iter().any(|(known, _)| *known == port).then_some(port));
+        self.shard.resume(now, &state, connections).map_err(|error| error.to_string())
     }
 
     /// Returns the count of binding changes.

@@ -4,15 +4,18 @@
 //! and the thread of the library opens what goes into drives and replaces the file of the library. If a step
 //! fails, the drives keep what they have.
 
+use crate::mailbox::Sender;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::Sender;
 
 use base::state_machine::MediumId;
 use base::time::Instant;
 use device::contract::UnitConfig;
-use device::library::{ChangeFailure, DriveName, LibraryChange, LibraryEvent, LibraryInput, OperatorChange};
+use device::drain::Drain;
+use device::library::{
+    ChangeFailure, DriveName, LibraryChange, LibraryEvent, LibraryInput, MotionFailure, OperatorChange,
+};
 use scsi::sense::{Asc, Sense};
 use target::units::UnitId;
 
@@ -20,8 +23,8 @@ use super::ReactorShard;
 use crate::config::{Medium, UnitIndex};
 use crate::serve::libraries::{ChangeOutcome, FAILED, OpenLibrary};
 
-/// The sense data of a change whose cartridge a host keeps in its drive.
-const PREVENTED: Sense = Sense::illegal(Asc::MEDIUM_REMOVAL_PREVENTED);
+/// How the command ends of a change whose cartridge a host keeps in its drive.
+const PREVENTED: MotionFailure = MotionFailure::CheckCondition(Sense::illegal(Asc::MEDIUM_REMOVAL_PREVENTED));
 
 /// A library that is served.
 pub(in crate::serve) struct ServedLibrary {
@@ -37,6 +40,13 @@ pub(in crate::serve) struct ServedLibrary {
     /// The operators that wait for an answer.
     operators: BTreeMap<u64, Sender<Result<(), String>>>,
     ticket_next: u64,
+}
+
+/// A library that can be served.
+pub(super) struct StartedLibrary {
+    served: ServedLibrary,
+    /// What the changer is told of it.
+    contents: LibraryInput,
 }
 
 /// A change whose drives are to give up their cartridges.
@@ -55,14 +65,14 @@ impl ServedLibrary {
 }
 
 impl ReactorShard {
-    /// Serves the library of a changer that was added.
-    pub(super) fn serve_library(
-        &mut self,
-        now: Instant,
+    /// Starts the thread that changes the library of a changer which is to be added. The thread ends when the
+    /// result is dropped.
+    pub(super) fn start_library(
+        &self,
         id: UnitId,
         label: &str,
         library: OpenLibrary,
-    ) -> Result<(), String> {
+    ) -> Result<StartedLibrary, String> {
         for (name, why) in &library.unusable {
             crate::error!("{label}: the cartridge {name} cannot be used: {why}");
         }
@@ -86,10 +96,15 @@ impl ReactorShard {
             operators: BTreeMap::new(),
             ticket_next: 0,
         };
+        Ok(StartedLibrary { served, contents: LibraryInput::Install { file, unusable } })
+    }
+
+    /// Serves the library of a changer that was added.
+    pub(super) fn serve_library(&mut self, now: Instant, id: UnitId, library: StartedLibrary) {
+        let StartedLibrary { served, contents } = library;
         self.libraries.insert(id, served);
-        self.shard.library_input(now, id, LibraryInput::Install { file, unusable });
+        self.shard.library_input(now, id, contents);
         self.tell_drive_names(now);
-        Ok(())
     }
 
     /// Tells every changer the names of its drives.
@@ -148,6 +163,16 @@ impl ReactorShard {
     /// Begins a change: the drives that lose a cartridge are told to give it up.
     fn begin_change(&mut self, now: Instant, id: UnitId, change: LibraryChange) {
         let Some(path) = self.libraries.get(&id).map(|library| library.path.clone()) else { return };
+        let moved = change.ejects.iter().chain(&change.inserts);
+        let moved: Vec<UnitId> = moved.filter_map(|(number, _)| self.drive_of(&path, *number)).collect();
+        if moved.iter().any(|drive| !self.tapes.contains_key(drive)) {
+            return self.change_failed(now, id, MotionFailure::Busy, "the drive is not served yet");
+        }
+        let is_drained =
+            |drive: &UnitId| self.drain_progress(*drive).is_some_and(|(drain, _)| drain != Drain::No);
+        if moved.iter().any(is_drained) {
+            return self.change_failed(now, id, MotionFailure::Busy, "the operator drains the drive");
+        }
         let drives: Option<BTreeSet<UnitId>> =
             change.ejects.iter().map(|(number, _)| self.drive_of(&path, *number)).collect();
         let is_broken = |drive: &UnitId| self.tapes.get(drive).is_none_or(|tape| tape.is_flush_broken());
@@ -202,7 +227,8 @@ impl ReactorShard {
             for drive in ejected {
                 self.shard.library_input(now, drive, LibraryInput::Inserted);
             }
-            return self.change_failed(now, id, sense, "the cartridge stays in its drive");
+            let status = MotionFailure::CheckCondition(sense);
+            return self.change_failed(now, id, status, "the cartridge stays in its drive");
         }
         for tape in ejected.iter().filter_map(|drive| self.tapes.get(drive)) {
             tape.remove();
@@ -211,11 +237,11 @@ impl ReactorShard {
         let _ = library.changes.send(change);
     }
 
-    fn change_failed(&mut self, now: Instant, id: UnitId, sense: Sense, why: &str) {
-        if let Some(library) = self.libraries.get(&id).filter(|_| sense == FAILED) {
+    fn change_failed(&mut self, now: Instant, id: UnitId, status: MotionFailure, why: &str) {
+        if let Some(library) = self.libraries.get(&id).filter(|_| status == FAILED) {
             crate::error!("{}: a cartridge cannot be moved: {why}", library.label);
         }
-        let failure = ChangeFailure { sense, unusable: None, why: why.to_owned() };
+        let failure = ChangeFailure { status, unusable: None, why: why.to_owned() };
         self.shard.library_input(now, id, LibraryInput::Changed(Err(failure)));
     }
 

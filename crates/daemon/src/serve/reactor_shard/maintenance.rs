@@ -1,12 +1,15 @@
-//! Draining and snapshots of units.
+//! Draining, reservations and snapshots of units.
 
+use crate::mailbox::Sender;
 use std::fs::File;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
 use base::state_machine::{MediumId, StreamMachine as _};
 use base::time::Instant;
 use device::drain::Drain;
+use device::unit::reservations::{
+    RemovalError, RemovalProgress, RemovedReservations, ReservationDetails, ReservationRemoval,
+};
 use target::units::UnitId;
 
 use super::ReactorShard;
@@ -27,6 +30,28 @@ impl ReactorShard {
         self.state_files.get(&id)?;
         let report = self.shard.units().into_iter().find(|report| report.unit == id)?;
         Some((report.drain, report.stats.tasks))
+    }
+
+    /// Returns every reservation and registration of a unit; `None` if it is not a unit of this reactor.
+    pub(in crate::serve) fn reservation_details(&self, id: UnitId) -> Option<ReservationDetails> {
+        self.shard.reservation_details(id)
+    }
+
+    /// Begins to remove reservations and registrations of a unit; `None` if it is not a unit of this reactor.
+    pub(in crate::serve) fn remove_reservations(
+        &mut self,
+        now: Instant,
+        id: UnitId,
+        removal: ReservationRemoval,
+        is_forced: bool,
+    ) -> Option<Result<RemovedReservations, RemovalError>> {
+        self.nbd.set_time(now);
+        self.shard.remove_reservations(now, id, removal, is_forced)
+    }
+
+    /// Returns how far the last removal of reservations of a unit is.
+    pub(in crate::serve) fn removal_progress(&self, id: UnitId) -> Option<RemovalProgress> {
+        self.shard.removal_progress(id)
     }
 
     /// Begins to make each file have the contents of the file of a unit, and reports the progress of each

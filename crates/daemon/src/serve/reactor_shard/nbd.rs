@@ -8,18 +8,23 @@ use base::time::Instant;
 use drivers::message_queue::{Adoption, Handle};
 
 use super::ReactorShard;
+use crate::mailbox::Sender;
 use crate::os_error;
+use crate::serve::daemon_event::DaemonEvent;
 use crate::serve::nbd::{ATTEMPT_MAX, ExportAddress, ExportConnection, ExportEvent, NbdExport, NbdLinks};
 
 /// The addresses of a connection to a server. The reactor needs none, since no limit of peers applies to it.
 const NO_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// Returns what the exports of the reactor with this handle need.
-pub(super) fn links(own: &Handle<ReactorShard>) -> NbdLinks {
+pub(super) fn links(own: &Handle<ReactorShard>, events: &Sender<DaemonEvent>) -> NbdLinks {
+    let events = events.clone();
     let (connecting, adopting, unwatching) = (own.clone(), own.clone(), own.clone());
     NbdLinks {
         connect: Box::new(move |number, address| connect(&connecting, number, address)),
         unwatch: Box::new(move |number| _ = unwatching.unwatch(MediumId(number))),
+        // The main thread ends after the reactors.
+        lost: Box::new(move |sentence| _ = events.send(DaemonEvent::ExportLost(sentence))),
         adopt: Box::new(move |number, connection| deliver(&adopting, number, connection)),
     }
 }
@@ -29,7 +34,7 @@ fn connect(own: &Handle<ReactorShard>, number: u32, address: ExportAddress) {
     let (reactor, refused) = (own.clone(), own.clone());
     let attempt = move || match address.open(ATTEMPT_MAX) {
         Ok(connection) => deliver(&reactor, number, connection),
-        Err(why) => fail(&reactor, number, why),
+        Err(error) => fail(&reactor, number, error.why),
     };
     if let Err(error) = std::thread::Builder::new().name("nbd".to_owned()).spawn(attempt) {
         fail(&refused, number, format!("cannot start a thread: {}", os_error(&error)));
@@ -88,6 +93,9 @@ impl ReactorShard {
     pub(super) fn export_changed(&mut self, now: Instant, export: &NbdExport) {
         let unit = export.unit();
         while let Some(event) = export.poll_event() {
+            if event == ExportEvent::LostChanges {
+                export.note_loss();
+            }
             if !self.nbd.is_current(export) {
                 continue;
             }
@@ -97,6 +105,7 @@ impl ReactorShard {
                     crate::info!("the size of {label} has changed");
                     self.shard.capacity_changed(now, unit);
                 }
+                ExportEvent::LostChanges => self.shard.record_lost_writes(now, unit),
                 ExportEvent::Withheld => self.shard.withhold_medium(now, unit, true),
             }
         }

@@ -5,8 +5,8 @@
 //! the shard is replaced as a whole. All units that stay are updated after that, and units that no LUN leads
 //! to any more are removed.
 
+use crate::mailbox::Sender;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 use std::vec::IntoIter;
 
@@ -30,8 +30,8 @@ pub(in crate::serve) struct Reload {
     pub(in crate::serve) fresh: Vec<NewUnit>,
     /// What was found of the disks that stay; with `None` no disk is measured again.
     pub(in crate::serve) compared: Option<BTreeMap<UnitId, ComparedDisk>>,
-    /// Dropped when the configuration is applied.
-    pub(in crate::serve) done: Sender<()>,
+    /// Receives which units are not served, and why. It is dropped when the configuration is applied.
+    pub(in crate::serve) done: Sender<(UnitId, String)>,
 }
 
 /// A configuration that is being applied.
@@ -64,10 +64,10 @@ impl ReactorShard {
         self.reload_steps(now, Steps::Adding { fresh: fresh.into_iter(), runtime, compared }, done);
     }
 
-    fn reload_steps(&mut self, now: Instant, mut steps: Steps, done: Sender<()>) {
+    fn reload_steps(&mut self, now: Instant, mut steps: Steps, done: Sender<(UnitId, String)>) {
         let began = std::time::Instant::now();
         while began.elapsed() < STEP_MAX {
-            match self.reload_step(now, steps) {
+            match self.reload_step(now, steps, &done) {
                 Some(next) => steps = next,
                 None => {
                     drop(done);
@@ -80,12 +80,20 @@ impl ReactorShard {
     }
 
     /// Does the next step. Returns what remains; `None` if nothing does.
-    fn reload_step(&mut self, now: Instant, steps: Steps) -> Option<Steps> {
+    fn reload_step(
+        &mut self,
+        now: Instant,
+        steps: Steps,
+        failures: &Sender<(UnitId, String)>,
+    ) -> Option<Steps> {
         Some(match steps {
             Steps::Adding { mut fresh, runtime, compared } => match fresh.next() {
                 Some(unit) => {
+                    let id = unit.id;
                     if let Err(why) = self.add(now, &runtime, unit) {
                         crate::error!("{why}");
+                        // The main thread waits for the answer.
+                        let _ = failures.send((id, why));
                     }
                     Steps::Adding { fresh, runtime, compared }
                 }
@@ -196,7 +204,7 @@ impl ReactorShard {
         if disk.info().is_withheld() && !compared.was_withheld {
             return;
         }
-        match disk.accept_current_file(compared.len_min) {
+        match compared.size.as_ref().map(|size| disk.accept_size(*size, compared.len_min)) {
             Ok(Accepted::Shrunk) => self.withhold(now, id, "the file has shrunk during the reload"),
             Ok(Accepted::Served { changed, withheld }) => {
                 if changed {
@@ -209,7 +217,7 @@ impl ReactorShard {
                 }
             }
             Err(error) => {
-                crate::error!("cannot determine the size of {label}: {}", crate::os_error(&error))
+                crate::error!("cannot determine the size of {label}: {error}");
             }
         }
     }

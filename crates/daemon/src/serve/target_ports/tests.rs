@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::{Environment, Flags};
 use crate::scratch::Scratch;
+use crate::serve::hostile_names;
 
 const NAME: &str = "iqn.2001-04.com.example:";
 
@@ -110,4 +111,18 @@ fn when_all_were_given_those_of_ports_that_are_gone_are_given_again() {
     let (portals, group) = ids(&ports, &config, "a");
     let given: BTreeSet<u16> = portals.iter().map(|(_, number)| *number).chain([group]).collect();
     assert_eq!((given.len(), ports.ids.len()), (3, usize::from(u16::MAX)));
+}
+
+#[test]
+fn hostile_names_are_read_as_they_were_written() {
+    let mut rng = base::rng::Rng::from_seed(1);
+    for _ in 0..2000 {
+        let port = |rng: &mut base::rng::Rng| match rng.below(2) {
+            0 => Port::Portal(format!("{NAME}a"), 7),
+            _ => Port::Group(format!("{NAME}a"), hostile_names::name(rng)),
+        };
+        let ports = TargetPorts { ids: (1..5).map(|number| (port(&mut rng), number)).collect() };
+        let text = ports.encode();
+        assert_eq!(TargetPorts::decode(&text), Ok(ports), "{text}");
+    }
 }

@@ -241,11 +241,13 @@ impl Document {
     /// [`DocumentError`], if it is too long.
     pub(in crate::serve) fn encode(&self, format: u32) -> Result<Vec<u8>, DocumentError> {
         let damaged = |error: serde_json::Error| DocumentError::Damaged(kind_of(&error));
+        // One type of writer for both passes, so that the compiler makes one copy of what writes a document.
+        let write = |to: &mut dyn Write| serde_json::to_writer(to, self).map_err(damaged);
         let mut counter = Counter(0);
-        serde_json::to_writer(&mut counter, self).map_err(damaged)?;
+        write(&mut counter)?;
         // A vector that grows would leave copies of its bytes behind.
         let mut body = Zeroizing::new(Vec::with_capacity(counter.0));
-        serde_json::to_writer(&mut *body, self).map_err(damaged)?;
+        write(&mut *body)?;
         let header = Header {
             magic: MAGIC.to_owned(),
             format,

@@ -1,12 +1,12 @@
 //! The process that takes over, until it serves.
 
+use crate::mailbox::channel;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use backends::sg::MovedSg;
@@ -27,7 +27,7 @@ use super::messages::{Answer, Commit, Hello, Socket, Welcome};
 use super::relays::from_document;
 use super::{MESSAGE_MAX, PREPARE_MAX, VARIABLE};
 use crate::serve::ServeError;
-use crate::serve::handed_over::{HandedOverMedia, LateMedia, MovedCartridge, MovedExport, MovedMemory};
+use crate::serve::handed_over::{HandedOverMedia, MovedCartridge, MovedExport, MovedMemory, SessionMedia};
 use crate::serve::placement::{Owners, Placement};
 use crate::serve::reactor_shard::ReactorShard;
 use crate::serve::reactors::{REACTOR_REPLY_TIMEOUT, ReactorThread};
@@ -182,7 +182,7 @@ impl Succession {
     ///
     /// # Errors
     /// They did not come.
-    pub(in crate::serve) fn late_media(sessions: &mut Sessions) -> Result<LateMedia, ServeError> {
+    pub(in crate::serve) fn session_media(sessions: &mut Sessions) -> Result<SessionMedia, ServeError> {
         let missing =
             || ServeError::Failed("a cartridge, a connection, a device or memory is missing".to_owned());
         let Sessions { document, sockets, .. } = sessions;
@@ -195,7 +195,7 @@ impl Succession {
         let count = 2 * cartridges.len() + sockets_of_exports + locks + memories.len();
         let first = sockets.len().checked_sub(count).ok_or_else(missing)?;
         let mut descriptors = sockets.split_off(first).into_iter();
-        let mut media = LateMedia::default();
+        let mut media = SessionMedia::default();
         for CartridgeState { drive, path, read_only } in cartridges {
             let (Some(label), Some(folder)) = (descriptors.next(), descriptors.next()) else {
                 return Err(missing());
@@ -494,7 +494,7 @@ mod tests {
         let ((one, other), (third, _)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
         let descriptors = [one, other, third].map(OwnedFd::from);
         let numbers = descriptors.each_ref().map(AsRawFd::as_raw_fd);
-        let mut media = Succession::late_media(&mut sessions(descriptors.into())).unwrap();
+        let mut media = Succession::session_media(&mut sessions(descriptors.into())).unwrap();
         let number = |socket: Option<OwnedFd>| socket.map(|socket| socket.as_raw_fd());
         let exports = ["server", "block"].map(|unit| number(media.exports.remove(unit).unwrap().socket));
         assert_eq!(exports, [Some(numbers[0]), None]);
@@ -503,7 +503,7 @@ mod tests {
         assert_eq!(locks, [Some(numbers[1]), None]);
         let memory = media.memories.remove("memory").unwrap();
         assert_eq!((memory.len, memory.chunks, memory.file.as_raw_fd()), (9, vec![(0, 1)], numbers[2]));
-        assert!(media.is_empty() && Succession::late_media(&mut sessions(Vec::new())).is_err());
+        assert!(media.is_empty() && Succession::session_media(&mut sessions(Vec::new())).is_err());
     }
 
     #[test]

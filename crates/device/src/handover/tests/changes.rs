@@ -1,8 +1,9 @@
 //! What has changed between both processes: time, nexuses, configuration.
 
 use super::fixture::*;
-use crate::contract::Access;
 use crate::contract::NexusId as Id;
+use crate::contract::{Access, InquiryOverrides, SpcLevel};
+use crate::space_threshold::{SpaceLevel, SpaceThreshold};
 
 const AT: fn(u64) -> Instant = |seconds| Instant(seconds * 1_000_000_000);
 
@@ -54,6 +55,57 @@ fn clocks_go_on_although_those_of_the_processes_differ() {
 }
 
 #[test]
+fn a_threshold_that_was_reported_is_not_reported_again() {
+    const THRESHOLD_PAGE: [u8; 6] = [op::MODE_SENSE_6, 8, 0x1c, 2, 255, 0];
+    let asc = Asc::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED;
+    let mut old = served(config(), Box::new(Shared::new()));
+    let tell = |rig: &mut Rig, level| {
+        rig.unit.set_space_threshold(Instant::ORIGIN, SpaceThreshold { bytes: 3 << 20, level });
+    };
+    tell(&mut old, SpaceLevel::Short);
+    run(&mut old, A, &[0; 6], &[]).check(SenseKey::UNIT_ATTENTION, asc);
+    let page = run(&mut old, A, &THRESHOLD_PAGE, &[]).good();
+    let mut new = resumed(config(), Box::new(Shared::new()), &export(&old));
+    assert_eq!(run(&mut new, A2, &THRESHOLD_PAGE, &[]).good(), page);
+    for level in [SpaceLevel::Near, SpaceLevel::Short] {
+        tell(&mut new, level);
+        run(&mut new, A2, &[0; 6], &[]).good();
+    }
+    // It was reported to the other host, which has not asked yet.
+    run(&mut new, B2, &[0; 6], &[]).check(SenseKey::UNIT_ATTENTION, asc);
+    run(&mut new, B2, &[0; 6], &[]).good();
+    tell(&mut new, SpaceLevel::Ample);
+    tell(&mut new, SpaceLevel::Short);
+    run(&mut new, A2, &[0; 6], &[]).check(SenseKey::UNIT_ATTENTION, asc);
+}
+
+/// The next process can be one whose predecessor did not tell whether a host had changed LBPERE.
+#[test]
+fn a_host_that_hears_of_no_threshold_hears_of_none_after_a_hand_over_and_a_reset() {
+    for tells in [true, false] {
+        let mut old = served(config(), Box::new(Shared::new()));
+        change_mode(&mut old, A, 0x01, true, (7, 0x80)).good();
+        let mut document = serde_json::to_value(export(&old)).unwrap();
+        if !tells {
+            for place in ["/server/settings", "/server/spc/saved_settings"] {
+                let settings = document.pointer_mut(place).unwrap().as_object_mut().unwrap();
+                settings.remove("provisioning_reports_set").unwrap();
+            }
+        }
+        let state = serde_json::from_value(document).unwrap();
+        let mut new = resumed(config(), Box::new(Shared::new()), &state);
+        let is_on =
+            |rig: &mut Rig| run(rig, A2, &[op::MODE_SENSE_6, 8, 1, 0, 255, 0], &[]).good()[4 + 7] & 0x80 != 0;
+        assert!(!is_on(&mut new));
+        new.unit.reset(Instant::ORIGIN, Reset::LogicalUnit);
+        new.drain();
+        while run(&mut new, A2, &[0; 6], &[]).sense.is_some() {}
+        // Earlier releases did not save it.
+        assert_eq!(is_on(&mut new), !tells);
+    }
+}
+
+#[test]
 fn a_nexus_that_is_not_handed_over_counts_as_lost() {
     counts_as_lost(|id| (id == A).then_some(0));
 }
@@ -91,19 +143,32 @@ fn counts_as_lost(index_of: fn(Id) -> Option<u32>) {
 fn a_changed_configuration_is_reported_and_nothing_else() {
     let old = served(config(), Box::new(Shared::new()));
     let state = export(&old);
-    let mut identity = config().identity;
-    identity.revision = *b"0002";
-    for (config, expected) in [
-        (config(), None),
-        (UnitConfig { identity, ..config() }, Some(Asc::INQUIRY_DATA_HAS_CHANGED)),
-        (UnitConfig { read_only: true, ..config() }, Some(Asc::MODE_PARAMETERS_CHANGED)),
-    ] {
+    for (config, expected) in
+        [(config(), None), (UnitConfig { read_only: true, ..config() }, Some(Asc::MODE_PARAMETERS_CHANGED))]
+    {
         let mut new = resumed(config, Box::new(Shared::new()), &state);
         for nexus in [A2, B2] {
             if let Some(asc) = expected {
                 run(&mut new, nexus, &[0; 6], &[]).check(SenseKey::UNIT_ATTENTION, asc);
             }
             run(&mut new, nexus, &[0; 6], &[]).good();
+        }
+    }
+}
+
+#[test]
+fn inquiry_data_of_another_release_end_no_command() {
+    let state = export(&served(config(), Box::new(Shared::new())));
+    let mut identity = config().identity;
+    identity.revision = *b"0002";
+    let overrides = InquiryOverrides { level: SpcLevel::Spc3, ..config().overrides };
+    for config in [UnitConfig { identity, ..config() }, UnitConfig { overrides, ..config() }] {
+        let mut new = resumed(config, Box::new(Shared::new()), &state);
+        let inquiry = [op::INQUIRY, 0, 0, 0, 96, 0];
+        assert_ne!(export(&new).server.reported, state.server.reported);
+        run(&mut new, A2, &inquiry, &[]).good();
+        for nexus in [A2, B2] {
+            run(&mut new, nexus, &cdb_16(op::WRITE_16, 0, 3, 1), &[7; 512]).good();
         }
     }
 }

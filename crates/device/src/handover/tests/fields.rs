@@ -15,6 +15,8 @@ const UNSEEN: &[&str] = &[
     "/server/stats/reservation_conflicts",
     "/server/stats/aborts",
     "/server/stats/latencies",
+    // Earlier releases compare it.
+    "/server/reported/inquiry_crc32c",
 ];
 
 /// The fields that the commands of this test leave as a new unit has them.
@@ -42,6 +44,7 @@ const UNSET: &[&str] = &[
     "/server/reported/task_aborted_status",
     "/server/reported/write_cache",
     "/server/settings/keeps_attentions",
+    "/server/settings/provisioning_reports",
     "/server/settings/queue_error_only_own",
     "/server/settings/software_write_protect",
     "/server/settings/stream/block_len",
@@ -65,6 +68,7 @@ const UNSET: &[&str] = &[
     "/server/spc/sanitize_failure",
     "/server/spc/saved_settings/descriptor_sense",
     "/server/spc/saved_settings/keeps_attentions",
+    "/server/spc/saved_settings/provisioning_reports",
     "/server/spc/saved_settings/queue_error_aborts",
     "/server/spc/saved_settings/queue_error_only_own",
     "/server/spc/saved_settings/software_write_protect",

@@ -15,7 +15,7 @@ use scsi::copy::rod::{BlockRange, PopulateToken};
 pub(super) use scsi::opcode as op;
 pub(super) use scsi::sense::{Asc, SenseKey};
 use store::Store;
-use store::api::{Capabilities, Completion, Op};
+use store::api::{Capabilities, Completion, Op, Space};
 use store::ram::Ram;
 
 pub(super) use crate::contract::{Nexus, NexusId, UnitConfig};
@@ -40,6 +40,10 @@ impl Shared {
 impl Store for Shared {
     fn capabilities(&self) -> Capabilities {
         self.0.borrow().capabilities()
+    }
+
+    fn space(&self) -> Option<Space> {
+        self.0.borrow().space()
     }
 
     fn submit(&mut self, op: Op) {

@@ -115,6 +115,30 @@ fn formatting_again_erases_and_restarting_does_not() {
 }
 
 #[test]
+fn every_host_hears_of_the_capacity_of_a_formatted_disc() {
+    const NEW_MEDIA: u8 = 2;
+    let (mut rig, _) = formatted(WritableKind::BdRe);
+    rig.test(B).check(SenseKey::UNIT_ATTENTION, Asc::CAPACITY_DATA_HAS_CHANGED);
+    for nexus in [A, B] {
+        assert_eq!(rig.media_event(nexus).0, NEW_MEDIA);
+        assert_eq!(rig.media_event(nexus).0, 0);
+    }
+    // With spare areas there is less room.
+    format(&mut rig, u32::MAX, 0x30);
+    assert_eq!(capacity(&mut rig), 3071);
+    rig.test(B).check(SenseKey::UNIT_ATTENTION, Asc::CAPACITY_DATA_HAS_CHANGED);
+    assert_eq!([rig.media_event(A).0, rig.media_event(B).0], [NEW_MEDIA; 2]);
+    // The same capacity, but nothing is left of what a host may have cached.
+    format(&mut rig, u32::MAX, 0x30);
+    rig.test(B).good();
+    assert_eq!([rig.media_event(A).0, rig.media_event(B).0], [NEW_MEDIA; 2]);
+    // A FORMAT UNIT that fails changes nothing.
+    rig.run(A, &[0x04, 0x11, 0, 0, 0, 0], 0, &list(3000, 0x30, 0))
+        .illegal(Asc::INVALID_FIELD_IN_PARAMETER_LIST);
+    assert_eq!(rig.media_event(A).0, 0);
+}
+
+#[test]
 fn a_disc_is_neither_formatted_nor_ejected_between_the_parts_of_a_write() {
     const IN_PROGRESS: (SenseKey, Asc) =
         (SenseKey::NOT_READY, Asc::LOGICAL_UNIT_NOT_READY_LONG_WRITE_IN_PROGRESS);

@@ -1,6 +1,8 @@
 //! The table of commands itself: what REPORT SUPPORTED OPERATION CODES and the documentation say of it.
 
 use super::*;
+use crate::drain::Drain;
+use crate::testing::Slow;
 use crate::unit::table;
 use scsi::cdb::Cdb;
 
@@ -33,4 +35,16 @@ fn the_commands_that_are_reported_are_those_that_exist() {
 #[test]
 fn the_documentation_lists_every_command_of_a_disc() {
     crate::mmc::COMMAND_SET.assert_documented("Discs:");
+}
+
+#[test]
+fn no_command_uses_the_disc_of_a_drained_drive() {
+    crate::drained_commands::assert_drained_medium_is_unused(&crate::mmc::COMMAND_SET, || {
+        let (medium, gate) = Slow::new(320 * SECTOR);
+        let mut rig = Rig::with(UnitConfig { read_only: false, ..drive(None) }, Box::new(medium));
+        rig.unit.set_drained(Instant::ORIGIN, true);
+        assert_eq!(rig.unit.drain(), Drain::Ended { flush_failed: false });
+        gate.close();
+        (rig, move |_: &Rig| gate.held())
+    });
 }

@@ -73,6 +73,26 @@ fn lengths_are_bounded_and_must_fit_what_is_sent() {
     rig.run(A, &compare_and_write(0, 1), 1024, &[]).illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
 }
 
+/// COMPARE AND WRITE has NUMBER OF LOGICAL BLOCKS in byte 13 (SBC-4 §5.3), WRITE ATOMIC(16) has TRANSFER
+/// LENGTH from byte 12 on (SBC-4 §5.48).
+#[test]
+fn the_sense_of_a_length_that_is_too_long_points_at_its_field() {
+    let mut few =
+        Rig::with(UnitConfig { transfer_blocks_max: 4, ..config() }, Box::new(store::ram::Ram::new(1 << 20)));
+    let zeros = [0; 10 * 512];
+    let mut points_at = |cdb: &[u8], sent: usize| {
+        let reply = few.run(A, cdb, 0, &zeros[..sent]);
+        reply.illegal(Asc::INVALID_FIELD_IN_CDB);
+        assert_eq!(reply.sense_bytes[15] & 0xc0, 0xc0, "no field pointer in the CDB");
+        u16::from_be_bytes([reply.sense_bytes[16], reply.sense_bytes[17]])
+    };
+    assert_eq!(points_at(&compare_and_write(0, 5), 10 * 512), 13);
+    assert_eq!(points_at(&compare_and_write(0, 0), 1024), 13);
+    assert_eq!(points_at(&cdb_16(op::WRITE_ATOMIC_16, 0, 0, 5), 5 * 512), 12);
+    assert_eq!(points_at(&cdb_32(long::WRITE_ATOMIC_32, 0x18, 0, 5), 5 * 512), 28);
+    assert_eq!(points_at(&cdb_16(op::ORWRITE_16, 0, 0, 5), 5 * 512), 10);
+}
+
 #[test]
 fn bits_are_set_and_none_is_cleared() {
     let mut rig = Rig::new();

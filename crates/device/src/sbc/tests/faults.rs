@@ -1,15 +1,19 @@
 //! The sense data for failures of the medium, and the data that survives a loss of power.
 
 use alloc::boxed::Box;
+use alloc::rc::Rc;
 use alloc::vec::Vec;
+use core::cell::Cell;
 
-use crate::contract::UnitEvent;
+use crate::contract::{UnitConfig, UnitEvent};
+use crate::space_threshold::{SpaceLevel, SpaceThreshold};
 use crate::testing::{A, B, BLOCKS, Rig, Slow, cdb_10, cdb_16, config, pattern};
 use base::int_cast::to_u64;
 use base::rng::Rng;
+use base::time::Instant;
 use scsi::opcode as op;
 use scsi::sense::{Asc, SenseKey};
-use store::api::Fault;
+use store::api::{Capabilities, Completion, Fault, Op, Space, Store};
 use store::fault_inject::{FaultInjector, FaultRules, OpKind, Rule};
 use store::powercut::Power;
 use store::ram::Ram;
@@ -162,6 +166,51 @@ fn a_write_same_that_failed_names_no_block_behind_one_that_can_still_fail() {
 }
 
 #[test]
+fn everyone_hears_once_that_storage_is_short_unless_that_is_disabled() {
+    const READY: [u8; 6] = [0; 6];
+    let mut rig = Rig::new();
+    let asc = Asc::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED;
+    let report = |rig: &mut Rig, level| {
+        rig.unit.set_space_threshold(Instant::ORIGIN, SpaceThreshold { bytes: 3 << 20, level });
+    };
+    report(&mut rig, SpaceLevel::Near);
+    rig.run(A, &READY, 0, &[]).good();
+    for level in [SpaceLevel::Ample, SpaceLevel::Short, SpaceLevel::Near, SpaceLevel::Short] {
+        report(&mut rig, level);
+    }
+    for nexus in [A, B] {
+        rig.run(nexus, &READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, asc);
+        rig.run(nexus, &READY, 0, &[]).good();
+    }
+    // The threshold in sets of a mebibyte, and LBPERE.
+    let page = rig.run(A, &[0x1a, 8, 0x1c, 2, 255, 0], 255, &[]).good();
+    assert_eq!(page[4..].len(), 24);
+    assert_eq!(page[20..], [0x80, 1, 0, 0, 0, 0, 0, 3]);
+    let recovery = rig.run(A, &[0x1a, 8, 0x01, 0, 255, 0], 255, &[]).good();
+    assert_eq!(recovery[4 + 7], 0x80);
+    // It is short again after it was not.
+    for level in [SpaceLevel::Ample, SpaceLevel::Near, SpaceLevel::Short] {
+        report(&mut rig, level);
+    }
+    rig.run(B, &READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, asc);
+    rig.run(A, &READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, asc);
+    let mut list = [0; 16];
+    list[4..].copy_from_slice(&recovery[4..]);
+    (list[4], list[4 + 7]) = (0x01, 0);
+    rig.run(A, &[0x15, 0x10, 0, 0, 16, 0], 0, &list).good();
+    rig.run(B, &READY, 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MODE_PARAMETERS_CHANGED);
+    for level in [SpaceLevel::Ample, SpaceLevel::Short] {
+        report(&mut rig, level);
+    }
+    rig.run(B, &READY, 0, &[]).good();
+    // Linux gives up a removable disk at any unit attention.
+    let mut rig = Rig::with(UnitConfig { removable: true, ..config() }, Box::new(Ram::new(2 << 20)));
+    report(&mut rig, SpaceLevel::Short);
+    rig.run(A, &READY, 0, &[]).good();
+    assert_eq!(rig.run(A, &[0x1a, 8, 0x01, 0, 255, 0], 255, &[]).good()[4 + 7], 0);
+}
+
+#[test]
 fn everyone_hears_once_that_space_ran_out_however_many_writes_fail() {
     let (mut rig, faults) = faulty();
     faults.add(Rule::always(OpKind::Write, 0, 512, Fault::NoSpace));
@@ -185,6 +234,92 @@ fn everyone_hears_once_that_space_ran_out_however_many_writes_fail() {
         (list[1], list[3], list[19]) = (22, 16, 8);
         rig.run(A, &[op::UNMAP, 0, 0, 0, 0, 0, 0, 0, 24, 0], 0, &list).good();
     }
+}
+
+/// Linux gives up a removable disk at any unit attention, for reading too.
+#[test]
+fn nobody_hears_that_space_ran_out_while_lbpere_is_0() {
+    let set_reports = |rig: &mut Rig, on: u8| {
+        let page = rig.run(A, &[0x1a, 8, 0x01, 0, 255, 0], 255, &[]).good();
+        let mut list = [0; 16];
+        list[4..].copy_from_slice(&page[4..]);
+        (list[4], list[4 + 7]) = (0x01, on);
+        rig.run(A, &[0x15, 0x10, 0, 0, 16, 0], 0, &list).good();
+        rig.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MODE_PARAMETERS_CHANGED);
+    };
+    for is_removable in [false, true] {
+        let (medium, faults) = FaultInjector::new(Ram::new(BLOCKS * 512), 1);
+        let config = UnitConfig { removable: is_removable, ..config() };
+        let mut rig = Rig::with(config, Box::new(medium));
+        if !is_removable {
+            set_reports(&mut rig, 0);
+        }
+        faults.add(Rule::always(OpKind::Write, 0, 512, Fault::NoSpace));
+        let fill = |rig: &mut Rig| {
+            rig.run(A, &cdb_10(op::WRITE_10, 0, 0, 1), 0, &[1; 512])
+                .check(SenseKey::DATA_PROTECT, Asc::SPACE_ALLOCATION_FAILED_WRITE_PROTECT);
+        };
+        fill(&mut rig);
+        for nexus in [A, B] {
+            rig.run(nexus, &cdb_10(op::READ_10, 0, 1, 1), 512, &[]).good();
+        }
+        // Who enables it hears of the next write that fails.
+        set_reports(&mut rig, 0x80);
+        fill(&mut rig);
+        for nexus in [A, B] {
+            let attention = Asc::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED;
+            rig.run(nexus, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, attention);
+        }
+    }
+}
+
+/// A medium that reports these numbers, as a file reports what a thread measured last.
+struct Measured<S>(S, Rc<Cell<Space>>);
+
+impl<S: Store> Store for Measured<S> {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn space(&self) -> Option<Space> {
+        Some(self.1.get())
+    }
+
+    fn submit(&mut self, op: Op) {
+        self.0.submit(op);
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        self.0.poll()
+    }
+}
+
+#[test]
+fn numbers_that_are_measured_late_are_no_new_lack_of_space() {
+    let numbers =
+        |used: u64, available: u64| Space { used: used << 20, available: available << 20, shared: true };
+    let space = Rc::new(Cell::new(numbers(10, 500)));
+    let (medium, faults) = FaultInjector::new(Ram::new(BLOCKS * 512), 1);
+    let mut rig = Rig::with(config(), Box::new(Measured(medium, Rc::clone(&space))));
+    faults.add(Rule::always(OpKind::Write, 0, 512, Fault::NoSpace));
+    let attention = (SenseKey::UNIT_ATTENTION, Asc::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED);
+    let mut fill = |now: Space, is_reported: bool| {
+        space.set(now);
+        rig.run(A, &cdb_10(op::WRITE_10, 0, 0, 1), 0, &[1; 512])
+            .check(SenseKey::DATA_PROTECT, Asc::SPACE_ALLOCATION_FAILED_WRITE_PROTECT);
+        if is_reported {
+            rig.run(A, &[0; 6], 0, &[]).check(attention.0, attention.1);
+        }
+        rig.run(A, &[0; 6], 0, &[]).good();
+    };
+    // The numbers of the first failure are from before it.
+    fill(numbers(10, 500), true);
+    fill(numbers(10, 500), false);
+    fill(numbers(510, 0), false);
+    fill(numbers(511, 0), false);
+    // More storage was added, and is used up.
+    fill(numbers(900, 0), true);
+    fill(numbers(900, 0), false);
 }
 
 #[test]
@@ -257,7 +392,7 @@ fn survives(seed: u64, write_cache: bool) {
     const COUNT: usize = 64;
     let mut rng = Rng::from_seed(seed);
     let power = Power::new(u64::try_from(COUNT).unwrap() * 512);
-    let config = || crate::contract::UnitConfig { write_cache, ..config() };
+    let config = || UnitConfig { write_cache, ..config() };
     let mut rig = Rig::with(config(), Box::new(power.store()));
     let mut ledger = Ledger::new(COUNT);
     for step in 0..rng.below(60) {

@@ -1,8 +1,10 @@
 //! SANITIZE and FORMAT UNIT.
 
 use alloc::boxed::Box;
+use alloc::rc::Rc;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 
 use crate::contract::{Access, Tmf, TmfOutcome, UnitConfig, UnitEvent};
 use crate::drain::Drain;
@@ -14,7 +16,7 @@ use scsi::opcode as op;
 use scsi::sense::{Asc, SenseKey};
 use scsi::status::Status;
 use store::Store;
-use store::api::{Durability, Fault, Op, OpAction, OpId};
+use store::api::{Capabilities, Completion, Durability, Fault, Op, OpAction, OpId};
 use store::encrypt::{DataUnit, Encrypted, KeyStore, MediaKey, Replaced};
 use store::fault_inject::{FaultInjector, FaultRules, OpKind, Rule};
 use store::ram::Ram;
@@ -478,5 +480,48 @@ fn a_drain_waits_for_an_overwrite_whose_command_has_ended() {
     assert_eq!(rig.unit.drain(), Drain::Ended { flush_failed: false });
     for cdb in [&sanitize(BLOCK_ERASE, 0, 0)[..], &[op::FORMAT_UNIT, 0, 0, 0, 0, 0]] {
         assert_eq!(rig.run(A, cdb, 0, &[]).status, Status::BUSY);
+    }
+}
+
+/// A medium that notes its writes and flushes.
+struct Noted(Ram, Rc<RefCell<Vec<&'static str>>>);
+
+impl Store for Noted {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { volatile_cache: true, ..self.0.capabilities() }
+    }
+
+    fn submit(&mut self, op: Op) {
+        self.1.borrow_mut().push(if matches!(op.action, OpAction::Flush) { "flush" } else { "write" });
+        self.0.submit(op);
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        self.0.poll()
+    }
+}
+
+#[test]
+fn each_pass_is_durable_before_the_next_one_replaces_it() {
+    for fails in [false, true] {
+        let notes = Rc::<RefCell<Vec<_>>>::default();
+        let (medium, faults) = FaultInjector::new(Noted(Ram::new(BLOCKS * 512), Rc::clone(&notes)), 1);
+        let mut rig = Rig::with(config(), Box::new(medium));
+        if fails {
+            faults.add(Rule::always(OpKind::Flush, 0, 0, Fault::Medium));
+        }
+        let list = overwrite_list(0x83, &[0x0f]);
+        rig.run(A, &sanitize(OVERWRITE, IMMED, list.len()), 0, &list).good();
+        wait(&mut rig);
+        let mut steps = notes.take();
+        steps.dedup();
+        if fails {
+            assert_eq!(steps, ["write"], "the flush fails");
+            let read = rig.run(A, &cdb_16(op::READ_16, 0, 0, 1), 512, &[]);
+            read.check(SenseKey::MEDIUM_ERROR, Asc::SANITIZE_COMMAND_FAILED);
+        } else {
+            assert_eq!(steps, ["write", "flush", "write", "flush", "write", "flush"]);
+            assert_eq!(rig.read(7, 1), [0x0f; 512]);
+        }
     }
 }

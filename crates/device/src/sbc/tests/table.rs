@@ -1,11 +1,15 @@
 //! The table of commands itself.
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::device_server::table::{ReadOnlyNexus, service_action};
+use crate::drain::Drain;
+use crate::testing::{BLOCKS, Rig, Slow, config};
 use crate::unit::table;
+use base::time::Instant;
 use scsi::cdb::Cdb;
 
 /// Renders one line for every command, for review of every change of the table.
@@ -73,4 +77,17 @@ fn no_command_stands_in_it_twice() {
         let rows: Vec<_> = table.rows_of(opcode).collect();
         assert!(rows.len() <= 1 || rows.iter().all(|row| row.service_action.is_some()), "{opcode:02x}");
     }
+}
+
+#[test]
+fn no_command_uses_the_medium_of_a_drained_disk() {
+    crate::drained_commands::assert_drained_medium_is_unused(&crate::sbc::COMMAND_SET, || {
+        let (medium, gate) = Slow::new(BLOCKS * 512);
+        let mut rig = Rig::with(config(), Box::new(medium));
+        rig.unit.seed(&[5; 32]);
+        rig.unit.set_drained(Instant::ORIGIN, true);
+        assert_eq!(rig.unit.drain(), Drain::Ended { flush_failed: false });
+        gate.close();
+        (rig, move |_: &Rig| gate.held())
+    });
 }

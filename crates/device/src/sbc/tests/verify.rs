@@ -142,3 +142,27 @@ fn ranges_are_those_of_reads() {
         }
     }
 }
+
+#[test]
+fn only_what_is_written_counts_as_written() {
+    let mut rig = Rig::new();
+    rig.write(1, &[7; 512]);
+    let counted = |rig: &Rig| (rig.unit.stats().writes, rig.unit.stats().write_bytes);
+    assert_eq!(counted(&rig), (1, 512));
+    let compare = |rig: &mut Rig, expected: u8| {
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[9], cdb[13]) = (op::COMPARE_AND_WRITE, 1, 1);
+        rig.run(A, &cdb, 0, &[[expected; 512], [7; 512]].concat())
+    };
+    compare(&mut rig, 9).check(SenseKey::MISCOMPARE, Asc::MISCOMPARE_DURING_VERIFY);
+    let verify = cdb_16(op::VERIFY_16, 2, 1, 1);
+    rig.run(A, &verify, 0, &[9; 512]).check(SenseKey::MISCOMPARE, Asc::MISCOMPARE_DURING_VERIFY);
+    rig.run(A, &verify, 0, &[7; 512]).good();
+    let same = cdb_16(op::WRITE_SAME_16, 0, 1, 4);
+    rig.run(A, &same, 0, &[7; 1024]).illegal(Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT);
+    assert_eq!(counted(&rig), (1, 512));
+    compare(&mut rig, 7).good();
+    assert_eq!(counted(&rig), (2, 1024));
+    rig.run(A, &same, 0, &[7; 512]).good();
+    assert_eq!(counted(&rig), (3, 3072));
+}

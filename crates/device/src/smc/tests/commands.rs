@@ -1,9 +1,12 @@
 //! Commands that move cartridges, and the table of commands.
 
 use super::*;
-use crate::contract::Tmf;
+use crate::contract::{Tmf, TmfOutcome};
+use crate::drain::Drain;
 use crate::unit::table;
 use scsi::cdb::Cdb;
+use scsi::opcode as op;
+use scsi::status::Status;
 
 /// Returns MOVE MEDIUM with another medium transport element.
 fn by(transport: u16) -> Vec<u8> {
@@ -81,6 +84,42 @@ fn commands_without_a_motion_end_at_once() {
     }
 }
 
+/// Linux' ch driver puts the lowest bits of the LUN into byte 1 of every CDB, and `mtx eepos` sets the
+/// vendor-specific bits of the control byte.
+#[test]
+fn bits_that_scsi_2_defined_are_ignored() {
+    let with = |cdb: &[u8], lun: u8, control: u8| {
+        let mut cdb = cdb.to_vec();
+        cdb[1] |= lun << 5;
+        *cdb.last_mut().unwrap() |= control;
+        cdb
+    };
+    for lun in 1..8 {
+        let mut rig = changer();
+        for cdb in [
+            vec![0x07, 0, 0, 0, 0, 0],
+            vec![0x1a, 0x08, 0x1d, 0, 0xff, 0],
+            vec![0x12, 0, 0, 0, 0xff, 0],
+            cdb_of(0x2b, 10, &[0, SLOT_1]),
+            status(0x12, SLOT_1, 1, 0, 0xff).to_vec(),
+        ] {
+            let plain = rig.run(A, &cdb, 255, &[]).good();
+            assert_eq!(rig.run(A, &with(&cdb, lun, 0), 255, &[]).good(), plain, "{cdb:02x?}");
+        }
+        rig.moves(&with(&move_medium(SLOT_1, SLOT_4), lun, 0)).good();
+        rig.moves(&with(&exchange(SLOT_4, DRIVE_2, SLOT_1), lun, 0)).good();
+        assert!(rig.inventory().contains(&(DRIVE_2, "A00001L8".to_owned())));
+    }
+    let mut rig = changer();
+    rig.moves(&with(&move_medium(SLOT_1, SLOT_4), 0, 0xc0)).good();
+    // Everything else that no command evaluates is still refused: NACA, and bits that turn a cartridge over.
+    for (at, bits) in [(11, 0x04), (11, 0x20), (10, 0x01), (1, 0x01), (8, 0x80)] {
+        let mut cdb = move_medium(SLOT_4, SLOT_1);
+        cdb[at] |= bits;
+        rig.run(A, &cdb, 0, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+    }
+}
+
 #[test]
 fn an_exchange_is_one_change() {
     let mut rig = changer();
@@ -104,7 +143,11 @@ fn a_failed_change_leaves_everything_where_it_was() {
     let key = rig.start(A, &move_medium(SLOT_1, DRIVE_1), 0, 0);
     let _ = rig.change();
     let sense = Sense::new(SenseKey::MEDIUM_ERROR, Asc::MEDIA_LOAD_OR_EJECT_FAILED);
-    let failure = ChangeFailure { sense, unusable: Some("A00001L8".to_owned()), why: String::new() };
+    let failure = ChangeFailure {
+        status: MotionFailure::CheckCondition(sense),
+        unusable: Some("A00001L8".to_owned()),
+        why: String::new(),
+    };
     rig.tell(LibraryInput::Changed(Err(failure)));
     rig.finish(key, &[]).check(SenseKey::MEDIUM_ERROR, Asc::MEDIA_LOAD_OR_EJECT_FAILED);
     assert_eq!(rig.inventory(), before);
@@ -218,4 +261,62 @@ fn the_commands_that_are_reported_are_those_that_exist() {
 #[test]
 fn the_documentation_lists_every_command_of_a_changer() {
     crate::smc::COMMAND_SET.assert_documented("Libraries:");
+}
+
+#[test]
+fn a_changer_passes_its_self_tests() {
+    let mut rig = changer();
+    for flags in [0x04, 1 << 5, 2 << 5, 5 << 5, 6 << 5] {
+        rig.run(A, &[op::SEND_DIAGNOSTIC, flags, 0, 0, 0, 0], 0, &[]).good();
+    }
+}
+
+#[test]
+fn a_changer_reports_no_other_medium_after_a_drain() {
+    let mut rig = changer();
+    for is_drained in [true, false] {
+        rig.unit.set_drained(Instant::ORIGIN, is_drained);
+    }
+    rig.run(A, &[0; 6], 0, &[]).good();
+}
+
+#[test]
+fn no_command_moves_a_cartridge_of_a_drained_changer() {
+    crate::drained_commands::assert_drained_medium_is_unused(&crate::smc::COMMAND_SET, || {
+        let mut rig = changer();
+        rig.unit.set_drained(Instant::ORIGIN, true);
+        assert_eq!(rig.unit.drain(), Drain::Ended { flush_failed: false });
+        let is_change = |event: &&UnitEvent| matches!(event, UnitEvent::Library(_));
+        (rig, move |rig: &Rig| rig.events.iter().filter(is_change).count())
+    });
+    let mut rig = changer();
+    rig.unit.set_drained(Instant::ORIGIN, true);
+    for cdb in [move_medium(SLOT_1, SLOT_4), exchange(SLOT_1, DRIVE_2, SLOT_4)] {
+        assert_eq!(rig.run(A, &cdb, 0, &[]).status, Status::BUSY);
+    }
+    assert!(rig.asked().is_none());
+}
+
+#[test]
+fn a_drain_ends_after_the_motion_of_a_command_that_was_aborted() {
+    let mut rig = changer();
+    let key = rig.start(A, &move_medium(SLOT_1, SLOT_4), 0, 0);
+    let _ = rig.change();
+    assert_eq!(rig.manage(A, Tmf::AbortTask(key)), Some(TmfOutcome::Complete));
+    rig.unit.set_drained(Instant::ORIGIN, true);
+    assert_eq!((rig.unit.stats().tasks, rig.unit.drain()), (0, Drain::Ending));
+    rig.tell(LibraryInput::Changed(Ok(())));
+    assert_eq!(rig.unit.drain(), Drain::Ended { flush_failed: false });
+}
+
+#[test]
+fn a_motion_that_a_drained_drive_takes_part_in_is_repeated_by_its_host() {
+    let mut rig = changer();
+    let before = rig.inventory();
+    let key = rig.start(A, &move_medium(SLOT_1, DRIVE_1), 0, 0);
+    let _ = rig.change();
+    let failure = ChangeFailure { status: MotionFailure::Busy, unusable: None, why: String::new() };
+    rig.tell(LibraryInput::Changed(Err(failure)));
+    assert_eq!(rig.finish(key, &[]).status, Status::BUSY);
+    assert_eq!(rig.inventory(), before);
 }

@@ -21,6 +21,11 @@ fn elements_are_selected_by_type_start_and_number() {
         (3, 0, 10, &[MAIL_1, MAIL_2]),
         (4, DRIVE_2, 10, &[DRIVE_2]),
         (4, 0, 0, &[]),
+        (0, SLOT_4 + 1, 1, &[]),
+        (1, 2, 1, &[]),
+        (2, 0xffff, 10, &[]),
+        (3, MAIL_2 + 1, 1, &[]),
+        (4, DRIVE_2 + 1, 1, &[]),
     ];
     let mut rig = changer();
     for (kind, start, count, expected) in cases {
@@ -28,10 +33,17 @@ fn elements_are_selected_by_type_start_and_number() {
         assert_eq!(addresses(&data), *expected, "type {kind} from {start}, {count}");
         assert_eq!(u16::from_be_bytes([data[0], data[1]]), expected.first().copied().unwrap_or(0));
     }
-    for (kind, start) in [(0, SLOT_4 + 1), (1, 2), (3, MAIL_2 + 1), (4, DRIVE_2 + 1)] {
-        rig.run(A, &status(kind, start, 1, 0, 0xffff), 0xffff, &[]).illegal(Asc::INVALID_ELEMENT_ADDRESS);
-    }
     rig.run(A, &status(5, 0, 1, 0, 0xffff), 0xffff, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+}
+
+/// Hosts ask for each type by itself, also for mail slots that a library does not have.
+#[test]
+fn a_type_without_elements_has_an_empty_report() {
+    let mut rig = Rig::with(configuration(), Box::new(store::null::Null::new(0)));
+    let counts = Counts { drives: 1, slots: 4, mail_slots: 0 };
+    let library = Library::new("LIB00001".to_owned(), Profile::Lto8, counts).unwrap();
+    rig.tell(LibraryInput::Install { file: library.encode(), unusable: Vec::new() });
+    assert_eq!(rig.run(A, &status(0x13, 0, 1000, 1, 0xffff), 0xffff, &[]).good(), [0; 8]);
 }
 
 #[test]
@@ -113,6 +125,17 @@ fn mode_pages_tell_the_elements_and_what_can_be_moved() {
     );
     let all = page(0x3f);
     assert!(all.len() > 60, "all pages");
+}
+
+/// As `tapeinfo` asks: without PC.
+#[test]
+fn a_changer_has_no_tape_alerts() {
+    let mut rig = changer();
+    let pages = rig.run(A, &[0x4d, 0, 0, 0, 0, 0, 0, 0, 255, 0], 255, &[]).good();
+    assert_eq!(pages[4..], [0, 0x10, 0x2e, 0x2f]);
+    let page = rig.run(A, &[0x4d, 0, 0x2e, 0, 0, 0, 0, 0x10, 0, 0], 0x1000, &[]).good();
+    assert_eq!((page.len(), &page[..9]), (4 + 64 * 5, &[0xae, 0, 1, 0x40, 0, 1, 0x23, 1, 0][..]));
+    assert!(page[4..].chunks(5).all(|flag| flag[4] == 0));
 }
 
 #[test]

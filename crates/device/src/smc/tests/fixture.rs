@@ -14,7 +14,7 @@ use store::null::Null;
 
 pub(super) use crate::contract::{DeviceKind, UnitConfig, UnitEvent};
 pub(super) use crate::library::{
-    ChangeFailure, DriveName, LibraryChange, LibraryEvent, LibraryInput, OperatorChange,
+    ChangeFailure, DriveName, LibraryChange, LibraryEvent, LibraryInput, MotionFailure, OperatorChange,
 };
 pub(super) use crate::testing::{A, B, Reply, Rig, config};
 

@@ -17,7 +17,10 @@ fn the_elements_are_those_of_before_and_a_cartridge_that_cannot_be_used_stays_on
     let change = rig.change();
     assert_eq!(rig.unit.export(Instant::ORIGIN, index_of), Err(UnitBusy::Commands));
     let failure = ChangeFailure {
-        sense: Sense::new(SenseKey::MEDIUM_ERROR, Asc::MEDIA_LOAD_OR_EJECT_FAILED),
+        status: MotionFailure::CheckCondition(Sense::new(
+            SenseKey::MEDIUM_ERROR,
+            Asc::MEDIA_LOAD_OR_EJECT_FAILED,
+        )),
         unusable: Some("A00001L8".to_owned()),
         why: "it is damaged".to_owned(),
     };

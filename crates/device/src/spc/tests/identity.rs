@@ -115,7 +115,7 @@ fn an_absent_unit_reports_the_same_luns() {
     let cdb = scsi::cdb::Cdb::from_bytes(&[op::REPORT_LUNS, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0]).unwrap();
     let mut rig = Rig::new();
     let here = rig.run(A, cdb.bytes(), 16, &[]).good();
-    assert_eq!(no_lun::respond(&cdb, &[scsi::lun::Lun(0)], 16).data, here);
+    assert_eq!(no_lun::respond(&cdb, &[scsi::lun::Lun(0)], no_lun::Absence::NotMapped, 16).data, here);
 }
 
 #[test]

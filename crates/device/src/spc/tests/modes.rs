@@ -238,6 +238,27 @@ fn saved_settings_outlive_a_reset_and_a_restart_and_others_do_not() {
 }
 
 #[test]
+fn a_host_that_wants_no_reports_of_thresholds_gets_none_after_a_restart() {
+    const LBPERE: (u8, usize, u8) = (0x01, 7, 0x80);
+    const PS: u8 = 0x80;
+    let mut rig = Rig::new();
+    let is_on = |page: &[u8]| page[7] & 0x80 != 0;
+    assert_eq!(page(&mut rig, A, 0x01)[0] & PS, PS);
+    let (answer, off) = change_for_good(&mut rig, LBPERE, true);
+    answer.good();
+    assert!(!is_on(&saved_page(&mut rig, 0x01)));
+    let mut rig = restarted(config(), &off);
+    assert!(!is_on(&page(&mut rig, A, 0x01)) && !is_on(&saved_page(&mut rig, 0x01)));
+    // Other settings that are saved leave it to the configuration.
+    let mut rig = Rig::new();
+    let (_, other) = change_for_good(&mut rig, D_SENSE, true);
+    for (removable, expected) in [(false, true), (true, false)] {
+        let mut rig = restarted(UnitConfig { removable, ..config() }, &other);
+        assert_eq!(is_on(&page(&mut rig, A, 0x01)), expected);
+    }
+}
+
+#[test]
 fn a_saved_write_cache_is_not_brought_back_against_the_configuration() {
     let mut rig = Rig::new();
     let (answer, off) = change_for_good(&mut rig, WCE, true);

@@ -11,7 +11,9 @@ use super::*;
 use crate::contract::{Tmf, TmfOutcome};
 use crate::state_decode_error::StateDecodeError;
 use crate::testing::nexus;
-use crate::unit::reservations::ReservationKind;
+use crate::unit::reservations::{
+    RemovalError, RemovalProgress, RemovedReservations, ReservationKind, ReservationRemoval,
+};
 use crate::unit::{LogicalUnit, Reset, UnitError};
 
 const K1: ReservationKey = ReservationKey(0x0a0a_0a0a_0a0a_0a0a);
@@ -60,12 +62,20 @@ fn get(rig: &mut Rig, from: NexusId, action: u16, allocation: u16) -> Reply {
 }
 
 fn reservation(rig: &mut Rig) -> Option<(ReservationKey, ReservationType)> {
-    let bytes = get(rig, A, pr_in::READ_RESERVATION, 1024).good();
+    reservation_by(rig, A)
+}
+
+fn reservation_by(rig: &mut Rig, from: NexusId) -> Option<(ReservationKey, ReservationType)> {
+    let bytes = get(rig, from, pr_in::READ_RESERVATION, 1024).good();
     Reservation::parse(&bytes).unwrap().reservation.map(|held| (held.key, held.kind))
 }
 
 fn keys(rig: &mut Rig) -> Keys {
-    Keys::parse(&get(rig, A, pr_in::READ_KEYS, 16384).good()).unwrap()
+    keys_by(rig, A)
+}
+
+fn keys_by(rig: &mut Rig, from: NexusId) -> Keys {
+    Keys::parse(&get(rig, from, pr_in::READ_KEYS, 16384).good()).unwrap()
 }
 
 #[track_caller]
@@ -186,6 +196,130 @@ fn an_operator_sees_the_reservation_its_holders_and_the_registrations() {
     assert!(!rig.unit.reservations().unwrap().persists);
     out(&mut rig, A, pr_out::CLEAR, 0, K1, NONE).good();
     assert_eq!(seen(&rig), None);
+}
+
+/// Selects the initiator of the rig, or only the port of one nexus.
+fn initiator_of(nexus_id: Option<NexusId>) -> ReservationRemoval {
+    let port = |id| match TransportId::from_bytes(&nexus(id).initiator_port) {
+        Ok(TransportId::IscsiPort { isid, .. }) => isid,
+        _ => panic!("no iSCSI port"),
+    };
+    ReservationRemoval::Initiator { name: "IQN.2026-11.org.initiator".into(), isid: nexus_id.map(port) }
+}
+
+/// Removes reservations for the operator, and returns how many registrations and whether a reservation ended.
+fn remove(rig: &mut Rig, selection: ReservationRemoval, force: bool) -> Result<(usize, bool), RemovalError> {
+    let removed = rig.unit.remove_reservations(Instant::ORIGIN, selection, force);
+    rig.drain();
+    removed.map(|RemovedReservations { registrations, has_released }| (registrations, has_released))
+}
+
+#[test]
+fn an_operator_removes_the_registration_of_a_lost_host_and_the_others_go_on() {
+    for (kind, hears) in
+        [(ReservationType::WriteExclusiveRegistrantsOnly, true), (ReservationType::WriteExclusive, false)]
+    {
+        let mut rig = Rig::new();
+        register(&mut rig, A, K1);
+        register(&mut rig, B, K2);
+        reserve(&mut rig, A, K1, kind).good();
+        let before = keys(&mut rig).generation;
+        let dead = initiator_of(Some(A));
+        let present = Vec::from(["iqn.2026-11.org.initiator".into()]);
+        assert_eq!(remove(&mut rig, dead.clone(), false), Err(RemovalError::LoggedIn(present)));
+        rig.unit.nexus_lost(Instant::ORIGIN, A);
+        let details = rig.unit.reservation_details();
+        let seen: Vec<_> =
+            details.registrants.iter().map(|one| (one.key, one.is_holder, one.port.is_logged_in)).collect();
+        assert_eq!(seen, [(K1.0, true, false), (K2.0, false, true)]);
+        assert_eq!(remove(&mut rig, dead.clone(), false), Ok((1, true)));
+        assert_eq!(rig.unit.removal_progress(), RemovalProgress::Done);
+        assert_eq!(remove(&mut rig, dead, true), Err(RemovalError::Nothing));
+        // SPC demands a unit attention for registrants when a reservation of registrants ends.
+        if hears {
+            rig.hears(B, Asc::RESERVATIONS_RELEASED);
+        }
+        rig.ready_for(B).good();
+        assert_eq!(reservation_by(&mut rig, B), None);
+        assert_eq!(keys_by(&mut rig, B), Keys { generation: before + 1, keys: Vec::from([K2]) });
+        write(&mut rig, B).good();
+        rig.unit.nexus_established(Instant::ORIGIN, nexus(A));
+        rig.ready_for(A).check(SenseKey::UNIT_ATTENTION, Asc::I_T_NEXUS_LOSS_OCCURRED);
+        rig.hears(A, Asc::REGISTRATIONS_PREEMPTED);
+    }
+}
+
+#[test]
+fn an_operator_clears_all_reservations_as_clear_does() {
+    let mut rig = Rig::new();
+    register(&mut rig, A, K1);
+    register(&mut rig, B, K2);
+    reserve(&mut rig, A, K1, ReservationType::ExclusiveAccess).good();
+    let before = keys(&mut rig).generation;
+    assert!(matches!(remove(&mut rig, ReservationRemoval::All, false), Err(RemovalError::LoggedIn(_))));
+    assert_eq!(remove(&mut rig, ReservationRemoval::All, true), Ok((2, true)));
+    for nexus in BOTH {
+        rig.hears(nexus, Asc::RESERVATIONS_PREEMPTED);
+        rig.ready_for(nexus).good();
+    }
+    assert_eq!(keys(&mut rig), Keys { generation: before + 1, keys: Vec::new() });
+    write(&mut rig, B).good();
+}
+
+#[test]
+fn an_operator_ends_the_reservation_of_reserve() {
+    for selection in [ReservationRemoval::All, initiator_of(Some(A))] {
+        let mut rig = Rig::new();
+        rig.run(A, &[op::RESERVE_6, 0, 0, 0, 0, 0], 0, &[]).good();
+        assert_eq!(remove(&mut rig, initiator_of(Some(B)), true), Err(RemovalError::Nothing));
+        assert!(matches!(remove(&mut rig, selection.clone(), false), Err(RemovalError::LoggedIn(_))));
+        assert_eq!(remove(&mut rig, selection, true), Ok((0, true)));
+        rig.hears(A, Asc::RESERVATIONS_PREEMPTED);
+        write(&mut rig, B).good();
+    }
+}
+
+#[test]
+fn the_tasks_of_a_host_whose_registration_an_operator_removes_are_aborted() {
+    let mut rig = Rig::new();
+    register(&mut rig, A, K1);
+    let task = rig.start(A, &WRITE, 0, 512);
+    let Some(UnitEvent::FetchDataOut { .. }) = rig.event_of(task) else { panic!("no fetch") };
+    assert_eq!(remove(&mut rig, initiator_of(Some(A)), true), Ok((1, false)));
+    let Some(UnitEvent::Aborted { .. }) = rig.event_of(task) else { panic!("not aborted") };
+}
+
+#[test]
+fn a_removal_is_in_force_only_when_it_is_stored() {
+    let (mut rig, _) = persistent();
+    assert_eq!(remove(&mut rig, initiator_of(None), true), Ok((1, true)));
+    assert_eq!(rig.unit.removal_progress(), RemovalProgress::Storing);
+    assert_eq!(remove(&mut rig, initiator_of(None), true), Err(RemovalError::Busy));
+    conflict(&write(&mut rig, B));
+    rig.save(false);
+    assert_eq!(rig.unit.removal_progress(), RemovalProgress::NotStored);
+    conflict(&write(&mut rig, B));
+    rig.ready_for(A).good();
+    assert_eq!(remove(&mut rig, initiator_of(None), true), Ok((1, true)));
+    let state = rig.save(true);
+    assert_eq!(rig.unit.removal_progress(), RemovalProgress::Done);
+    write(&mut rig, B).good();
+    let mut rig = restart(Some(&state)).unwrap();
+    assert_eq!(reservation(&mut rig), None);
+    write(&mut rig, B).good();
+}
+
+#[test]
+fn an_operator_ends_the_wait_for_a_lost_reservation() {
+    let store = Box::new(Ram::new(BLOCKS * 512));
+    let unit =
+        LogicalUnit::new_without_reservations(config(), store, base::buffer::Pool::new(1 << 20)).unwrap();
+    let mut rig = Rig::of(unit);
+    assert_eq!(remove(&mut rig, initiator_of(None), true), Err(RemovalError::Nothing));
+    assert_eq!(remove(&mut rig, ReservationRemoval::All, false), Err(RemovalError::Lost));
+    assert_eq!(remove(&mut rig, ReservationRemoval::All, true), Ok((0, false)));
+    assert_eq!(rig.save(true), [0_u8; 0], "the unreadable state is replaced");
+    write(&mut rig, B).good();
 }
 
 /// libiscsi ProutPreempt.RemoveRegistration.

@@ -96,7 +96,7 @@ fn the_programmable_early_warning_comes_once() {
             None => assert_eq!(was, now, "block {number}"),
             Some(sense) if sense == early => {
                 assert_eq!((was, now, early_at.replace(number)), (0, 1, None));
-                reply.stopped(early, 0, Some(0));
+                reply.stopped(early, EOM, Some(0));
             }
             Some(_) => {
                 reply.stopped(WARNING, EOM, Some(0));
@@ -109,4 +109,25 @@ fn the_programmable_early_warning_comes_once() {
     // The early warning is 4 MiB before the end, and the zone has 20 MB.
     let (early_at, end_at) = (early_at.unwrap(), end_at.unwrap());
     assert!((18..=20).contains(&(end_at - early_at)), "{early_at} {end_at}");
+}
+
+/// A write that begins before both warnings and ends behind them.
+#[test]
+fn the_programmable_early_warning_comes_before_the_early_warning() {
+    let flags = |rig: &mut Rig| rig.query(&[0x34, 0, 0, 0, 0, 0, 0, 0, 0, 0])[0] & 0x41;
+    let early = (SenseKey::NO_SENSE, Asc::PROGRAMMABLE_EARLY_WARNING);
+    for early_warning_mb in [0, 1] {
+        let (mut rig, _) = with(Kind { capacity: 16 << 20, ..Kind::USUAL });
+        rig.configure(0, early_warning_mb).good();
+        rig.write_block(&pattern(6 << 20, 1)).good();
+        let reply = rig.write_block(&pattern(7 << 20, 2));
+        if early_warning_mb == 0 {
+            reply.stopped(WARNING, EOM, Some(0));
+            assert_eq!(flags(&mut rig), 0x40, "BPEW needs PEWS");
+        } else {
+            reply.stopped(early, EOM, Some(0));
+            assert_eq!(flags(&mut rig), 0x41);
+            rig.write_block(&[1; 10]).stopped(WARNING, EOM, Some(0));
+        }
+    }
 }

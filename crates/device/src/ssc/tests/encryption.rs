@@ -88,7 +88,7 @@ fn the_pages_are_those_of_the_standard() {
     assert_eq!(rig.security_in(A, 0x01), [0, 1, 0, 2, 0, 0x10]);
     let mut capabilities = vec![0, 0x10, 0, 40, 1];
     capabilities.extend_from_slice(&[0; 15]);
-    capabilities.extend_from_slice(&[1, 0, 0, 20, 0xb5, 0x1c, 0, 32, 0, 12, 0, 32, 0x29]);
+    capabilities.extend_from_slice(&[1, 0, 0, 20, 0xba, 0x1c, 0, 32, 0, 12, 0, 32, 0x29]);
     capabilities.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0x14]);
     assert_eq!(rig.security_in(A, 0x10), capabilities);
     assert_eq!(rig.security_in(A, 0x11), [0, 0x11, 0, 1, 0]);

@@ -196,10 +196,113 @@ fn a_full_file_system_is_the_end_of_the_medium() {
     let (mut rig, folder) = with(Kind::USUAL);
     rig.write_block(&pattern(100, 1)).good();
     folder.fail_writes(Some(Fault::NoSpace));
-    let full = rig.mark(1);
-    full.check(FULL.0, FULL.1);
-    assert!(full.is_deferred());
-    assert_eq!(full.sense_bytes[2] & 0xf0, EOM);
+    let full = rig.mark(2);
+    full.stopped(FULL, EOM, Some(2));
+    assert!(!full.is_deferred());
+    check_goes_on(&mut rig, &folder, 1);
+}
+
+/// Checks that everything but writing goes on while the file system is full, with `blocks` blocks on the
+/// tape and the drive behind them, and writing too when there is space again.
+#[track_caller]
+fn check_goes_on(rig: &mut Rig, folder: &Folder, blocks: u8) {
+    let count = u64::from(blocks);
+    assert_eq!(rig.position(), (0, count, 0));
+    rig.read_block(100).stopped(END_OF_DATA, 0, Some(100));
+    rig.rewind();
+    for salt in 1..=blocks {
+        assert_eq!(rig.read_block(100).good(), pattern(100, salt));
+    }
+    rig.space(0, -1).good();
+    rig.space(3, 0).good();
+    rig.test_ready(B).good();
+    // The other host is not told of what it has not written.
+    rig.run(B, &[1, 0, 0, 0, 0, 0], 0, &[]).good();
+    rig.unit.prepare_handover(Instant::ORIGIN);
+    assert_eq!(rig.unit.busy(), None, "an upgrade goes on");
+    rig.run(A, &UNLOAD, 0, &[]).good();
+    rig.run(A, &LOAD, 0, &[]).good();
+    rig.space(3, 0).good();
+    assert_eq!(rig.position(), (0, count, 0));
+    rig.write_block(&pattern(5000, 9)).stopped(FULL, EOM, Some(5000));
+    assert_eq!(rig.position(), (0, count, 0));
+    folder.fail_writes(None);
+    rig.write_block(&pattern(100, 9)).good();
+    rig.mark(1).good();
+    assert_eq!(rig.position(), (0, count + 2, 1));
+    let mut rig = Rig::with(drive(), Box::new(folder.after_power_loss()));
+    rig.space(0, i32::from(blocks)).good();
+    assert_eq!(rig.read_block(100).good(), pattern(100, 9));
+    rig.read_block(100).stopped(FILEMARK, MARK, Some(100));
+}
+
+#[test]
+fn blocks_that_did_not_fit_are_not_there_and_are_told_once() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(100, 1)).good();
+    rig.write_block(&pattern(100, 2)).good();
+    let written = rig.unit.stats().write_bytes;
+    folder.fail_writes(Some(Fault::NoSpace));
+    rig.set_block_len(1000);
+    let failed = rig.run(A, &cdb_6(op::WRITE_6, 1, 3), 0, &pattern(3000, 3));
+    failed.stopped(FULL, EOM, Some(3));
+    assert!(!failed.is_deferred());
+    assert_eq!(rig.unit.stats().write_bytes, written);
+    check_goes_on(&mut rig, &folder, 2);
+}
+
+#[test]
+fn a_full_file_system_is_no_fault_of_the_cartridge() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    folder.fail_writes(Some(Fault::NoSpace));
+    rig.write_block(&pattern(100, 1)).stopped(FULL, EOM, Some(100));
+    let page = rig.query(&[0x4d, 0, 0x6e, 0, 0, 0, 0, 0x10, 0, 0]);
+    assert!(page[4..].chunks(5).all(|flag| flag[4] == 0), "no TapeAlert flag");
+}
+
+#[test]
+fn a_host_is_not_told_of_an_aborted_write_that_did_not_fit() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(100, 1)).good();
+    folder.fail_writes(Some(Fault::NoSpace));
+    // Two blocks are in memory, and no chunk is full yet.
+    rig.set_block_len(500_000);
+    let key = rig.start(A, &cdb_6(op::WRITE_6, 1, 4), 0, 2_000_000);
+    let fetches = |rig: &mut Rig| {
+        let event = rig.event_of(key);
+        assert!(matches!(event, Some(crate::contract::UnitEvent::FetchDataOut { .. })), "{event:?}");
+    };
+    fetches(&mut rig);
+    rig.send(key, &pattern(1_000_000, 3), 0, 1_000_000);
+    fetches(&mut rig);
+    rig.manage(A, crate::contract::Tmf::AbortTaskSet);
+    rig.ready();
+    assert_eq!(rig.position(), (0, 1, 0));
+    check_goes_on(&mut rig, &folder, 1);
+}
+
+#[test]
+fn a_loss_that_was_told_keeps_no_host_from_reading() {
+    let (mut rig, folder) = half_durable();
+    folder.fail(Faults { flush: MEDIUM, ..Faults::default() });
+    check_lost(&rig.mark(1));
+    rig.rewind();
+    assert_eq!(rig.read_block(100).good(), pattern(100, 1));
+    // What is lost may have been another host's: each is told once.
+    check_lost(&rig.run(B, &[1, 0, 0, 0, 0, 0], 0, &[]));
+    rig.run(B, &[1, 0, 0, 0, 0, 0], 0, &[]).good();
+    rig.space(3, 0).good();
+    check_lost(&rig.write_block(&pattern(100, 3)));
+}
+
+#[test]
+fn a_loss_that_no_host_was_told_is_told_before_anything_else() {
+    let (mut rig, folder) = half_durable();
+    folder.fail(Faults { flush: MEDIUM, ..Faults::default() });
+    // The drive flushes when a host is gone.
+    rig.unit.nexus_lost(Instant::ORIGIN, B);
+    check_lost(&rig.run(A, &[1, 0, 0, 0, 0, 0], 0, &[]));
+    rig.rewind();
 }
 
 #[test]
@@ -211,10 +314,9 @@ fn a_write_that_finds_the_file_system_full_is_told_of_its_own_blocks() {
     let failed = rig.run(A, &write, 0, &pattern(300, 3));
     failed.stopped(FULL, EOM, Some(3));
     assert!(!failed.is_deferred());
-    // Nothing is written any more, and what is not durable stays so.
-    let refused = rig.run(A, &write, 0, &pattern(300, 3));
-    refused.stopped(FULL, EOM, None);
-    assert!(refused.is_deferred());
+    let again = rig.run(A, &write, 0, &pattern(300, 3));
+    again.stopped(FULL, EOM, Some(3));
+    assert!(!again.is_deferred());
     let mut rig = Rig::with(drive(), Box::new(folder.after_kill()));
     rig.space(3, 0).good();
     assert_eq!(rig.position().1, 3, "what was acknowledged is there");

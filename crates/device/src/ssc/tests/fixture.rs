@@ -333,6 +333,5 @@ impl Rig {
         let [_, a, b, c] = len.to_be_bytes();
         let list = [0, 0, 0x10, 8, 0, 0, 0, 0, 0, a, b, c];
         self.run(A, &[0x15, 0x10, 0, 0, 12, 0], 0, &list).good();
-        self.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MODE_PARAMETERS_CHANGED);
     }
 }

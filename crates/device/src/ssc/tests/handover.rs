@@ -99,6 +99,43 @@ fn keys_move_and_are_only_in_the_state() {
 }
 
 #[test]
+fn the_settings_of_each_nexus_move() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    let header = |rig: &mut Rig, id| rig.run(id, &[0x5a, 0, 0x0a, 0xf0, 0, 0, 0, 0, 255, 0], 255, &[]).good();
+    let mut protection = vec![0, 0, 0, 0x10, 0, 0, 0, 0, 0x4a, 0xf0, 0, 28, 1, 4, 0x40];
+    protection.resize(40, 0);
+    rig.set_block_len(512);
+    rig.run(B, &[0x55, 0x10, 0, 0, 0, 0, 0, 0, 40, 0], 0, &protection).good();
+    let before = [A, B].map(|id| header(&mut rig, id));
+    assert_ne!(before[0], before[1]);
+    let mut rig = handed_over(rig, &folder);
+    assert_eq!([A, B].map(|id| header(&mut rig, id)), before);
+    rig.test_ready(A).good();
+    rig.test_ready(B).good();
+}
+
+/// Releases before this one kept one block length and one protection for all nexuses.
+#[test]
+fn hosts_keep_what_a_release_with_common_settings_had_for_them() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    let (_, text) = exported(&mut rig);
+    let mut document: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert!(document.pointer("/server/nexuses/present/0/settings").is_none(), "it can read this document");
+    *document.pointer_mut("/server/settings/stream/block_len").unwrap() = 512.into();
+    let mut rig = next(&folder, &serde_json::from_value(document.clone()).unwrap());
+    for id in [A, B] {
+        let header = rig.run(id, &[0x1a, 0, 0, 0, 12, 0], 12, &[]).good();
+        assert_eq!(header[9..], [0, 2, 0]);
+    }
+    *document.pointer_mut("/server/settings/stream/block_len").unwrap() = u32::MAX.into();
+    let mut unit =
+        LogicalUnit::new_to_restore(drive(), Box::new(folder.clone()), Pool::new(1 << 20)).unwrap();
+    let state = serde_json::from_value(document).unwrap();
+    let refused = unit.restore(Instant::ORIGIN, &state, nexus_of);
+    assert_eq!(refused, Err(crate::handover::RestoreError::Settings));
+}
+
+#[test]
 fn an_unloaded_cartridge_stays_unloaded_and_another_one_is_not_taken_for_it() {
     let (mut rig, folder) = with(Kind::USUAL);
     rig.run(A, &[0x1b, 0, 0, 0, 0, 0], 0, &[]).good();
@@ -124,7 +161,7 @@ fn a_cartridge_that_is_not_synchronized_or_has_lost_writes_keeps_the_drive() {
     rig.ready();
     assert_eq!(rig.unit.busy(), None);
     rig.write_block(&[2; 600]).good();
-    folder.fail_writes(Some(Fault::NoSpace));
+    folder.fail_writes(Some(Fault::Medium));
     rig.unit.prepare_handover(Instant::ORIGIN);
     assert_eq!(rig.unit.busy(), Some(UnitBusy::LostWrites));
     assert!(!UnitBusy::LostWrites.can_end());

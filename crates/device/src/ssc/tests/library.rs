@@ -12,15 +12,16 @@ use store::null::Null;
 use super::encryption::{self, ALL, ENCRYPT, KEY};
 use super::*;
 use crate::contract::{TAPE_TRANSFER_MAX, UnitEvent};
+use crate::drain::Drain;
 use crate::library::{ChangeFailure, LibraryChange, LibraryEvent, LibraryInput, OperatorChange};
 use crate::testing::nexus;
 
 /// The place for a cartridge in a drive. Clones share it.
 #[derive(Clone, Default)]
-struct Bay(Rc<RefCell<Option<Folder>>>);
+pub(super) struct Bay(Rc<RefCell<Option<Folder>>>);
 
 impl Bay {
-    fn put(&self, folder: Option<Folder>) {
+    pub(super) fn put(&self, folder: Option<Folder>) {
         *self.0.borrow_mut() = folder;
     }
 }
@@ -43,14 +44,14 @@ impl Store for Bay {
 }
 
 /// Returns a drive with such a cartridge or none.
-fn drive_with(folder: Option<Folder>) -> (Rig, Bay) {
+pub(super) fn drive_with(folder: Option<Folder>) -> (Rig, Bay) {
     let bay = Bay::default();
     bay.put(folder);
     (Rig::with(drive(), Box::new(bay.clone())), bay)
 }
 
 impl Rig {
-    fn tell_library(&mut self, input: LibraryInput) {
+    pub(super) fn tell_library(&mut self, input: LibraryInput) {
         self.unit.library_input(Instant::ORIGIN, input);
         self.drain();
     }
@@ -64,7 +65,7 @@ impl Rig {
     }
 
     /// Lets the drive give up its cartridge; returns the answer if there is one now.
-    fn eject(&mut self) -> Option<Result<(), (SenseKey, Asc)>> {
+    pub(super) fn eject(&mut self) -> Option<Result<(), (SenseKey, Asc)>> {
         self.tell_library(LibraryInput::Eject);
         self.ejected()
     }
@@ -659,4 +660,60 @@ fn an_unload_that_waits_for_one_cartridge_leaves_the_next_one_loaded() {
     assert_eq!(rig.finish(unload, &[]).sense, Some((SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED)));
     let _ = rig.test_ready(A);
     rig.test_ready(A).good();
+}
+
+#[test]
+fn a_cartridge_that_comes_into_a_drained_drive_is_loaded_after_the_drain() {
+    let (mut rig, bay) = drive_with(None);
+    rig.unit.set_drained(Instant::ORIGIN, true);
+    assert_eq!(rig.unit.drain(), Drain::Ended { flush_failed: false });
+    let folder = Folder::new(Kind::USUAL);
+    folder.answer(false);
+    bay.put(Some(folder.clone()));
+    rig.tell_library(LibraryInput::Inserted);
+    assert_eq!((folder.held(), rig.unit.drain()), (0, Drain::Ended { flush_failed: false }));
+    folder.answer(true);
+    rig.unit.set_drained(Instant::ORIGIN, false);
+    rig.ready();
+    while rig.test_ready(A).sense.is_some_and(|(key, _)| key == SenseKey::UNIT_ATTENTION) {}
+    rig.write_block(&pattern(100, 1)).good();
+}
+
+#[test]
+fn a_host_writes_on_after_a_drain_and_hears_of_a_cartridge_that_was_exchanged_meanwhile() {
+    for is_exchanged in [false, true] {
+        let (mut rig, bay) = drive_with(Some(Folder::new(Kind::USUAL)));
+        rig.write_block(&pattern(100, 1)).good();
+        rig.unit.set_drained(Instant::ORIGIN, true);
+        assert_eq!(rig.write_block(&pattern(100, 2)).status, scsi::status::Status::BUSY);
+        if is_exchanged {
+            assert_eq!(rig.eject(), Some(Ok(())));
+            bay.put(Some(Folder::new(Kind::USUAL)));
+            rig.tell_library(LibraryInput::Inserted);
+        }
+        rig.unit.set_drained(Instant::ORIGIN, false);
+        rig.ready();
+        let write = rig.write_block(&pattern(100, 2));
+        if is_exchanged {
+            write.check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+        } else {
+            write.good();
+            assert_eq!(rig.position().1, 2);
+        }
+    }
+}
+
+#[test]
+fn a_drain_ends_after_the_cartridge_has_left() {
+    let folder = Folder::new(Kind::USUAL);
+    let (mut rig, _) = drive_with(Some(folder.clone()));
+    rig.write_block(&pattern(100, 1)).good();
+    folder.answer(false);
+    assert_eq!(rig.eject(), None);
+    rig.unit.set_drained(Instant::ORIGIN, true);
+    assert_eq!(rig.unit.drain(), Drain::Ending);
+    folder.answer(true);
+    rig.ready();
+    assert_eq!(rig.ejected(), Some(Ok(())));
+    assert_eq!(rig.unit.drain(), Drain::Ended { flush_failed: false });
 }

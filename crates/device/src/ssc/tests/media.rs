@@ -128,3 +128,78 @@ fn a_removed_unit_says_that_it_lost_what_it_held() {
     rig.unit.retire(Instant::ORIGIN);
     assert!(rig.unit.is_retired() && rig.unit.has_lost_writes());
 }
+
+#[test]
+fn a_drive_tells_how_much_of_a_cartridge_it_has_checked() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    for salt in 0..20 {
+        rig.write_block(&pattern(1 << 20, salt)).good();
+    }
+    let folder = folder.after_kill();
+    folder.answer(false);
+    let mut rig = Rig::fresh(drive(), Box::new(folder.clone()));
+    let mut told = Vec::new();
+    while told.len() < 1000 {
+        let reply = rig.test_ready(A);
+        match reply.sense {
+            None => break,
+            Some((SenseKey::NOT_READY, Asc::NOT_READY_BECOMING_READY)) => {
+                let bytes = &reply.sense_bytes;
+                told.extend((bytes[15] & 0x80 != 0).then(|| u16::from_be_bytes([bytes[16], bytes[17]])));
+            }
+            Some((key, _)) => assert_eq!(key, SenseKey::UNIT_ATTENTION),
+        }
+        folder.answer(true);
+        folder.answer(false);
+        rig.ready();
+    }
+    // 20 of 1024 MiB.
+    assert!(told.is_sorted() && (1200..1400).contains(told.last().unwrap()), "{told:?}");
+}
+
+/// SEND DIAGNOSTIC with SELFTEST, the background tests and the foreground tests.
+const SELF_TESTS: [u8; 5] = [0x04, 1 << 5, 2 << 5, 5 << 5, 6 << 5];
+
+/// Runs a self-test; returns the reply, and the result of the last test that left one.
+fn self_test(rig: &mut Rig, flags: u8) -> (Reply, Vec<u8>) {
+    let reply = rig.run(A, &[op::SEND_DIAGNOSTIC, flags, 0, 0, 0, 0], 0, &[]);
+    (reply, rig.query(&[op::LOG_SENSE, 0, 0x50, 0, 0, 0, 0, 1, 0xff, 0])[8..24].to_vec())
+}
+
+#[test]
+fn a_drive_passes_its_self_test_with_and_without_a_cartridge() {
+    let mut rig = tape();
+    rig.write_block(&pattern(100, 1)).good();
+    for is_loaded in [true, false] {
+        for flags in SELF_TESTS {
+            let (reply, result) = self_test(&mut rig, flags);
+            reply.good();
+            let code = if flags == 0x04 { 0 } else { flags };
+            assert_eq!(result[0] & 0x0f, 0, "{flags:#x}");
+            assert!(code == 0 || result[0] == code, "{flags:#x}");
+        }
+        if is_loaded {
+            assert_eq!(rig.position().1, 1);
+            rig.write_block(&pattern(100, 2)).good();
+            rig.run(A, &UNLOAD, 0, &[]).good();
+        }
+    }
+}
+
+#[test]
+fn a_drive_whose_cartridge_does_not_answer_fails_its_self_test() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    folder.fail(Faults { label_read: Some(Fault::Medium), ..Faults::default() });
+    for flags in SELF_TESTS {
+        let (reply, result) = self_test(&mut rig, flags);
+        let is_in_background = [1 << 5, 2 << 5].contains(&flags);
+        if is_in_background {
+            reply.good();
+        } else {
+            reply.check(SenseKey::HARDWARE_ERROR, Asc::LOGICAL_UNIT_FAILED_SELF_TEST);
+        }
+        if flags != 0x04 {
+            assert_eq!((result[0], &result[4..12]), (flags | 5, &[0xff; 8][..]), "{flags:#x}");
+        }
+    }
+}

@@ -69,7 +69,7 @@ fn the_pages_are_those_of_a_tape_drive() {
         }
         codes
     };
-    let plain = [(1, 0), (0x0a, 0), (0x0f, 0), (0x10, 0), (0x11, 0), (0x1a, 0), (0x1c, 0)];
+    let plain = [(1, 0), (0x0a, 0), (0x0f, 0), (0x10, 0), (0x11, 0), (0x1a, 0), (0x1c, 0), (0x1d, 0)];
     assert_eq!(codes(&rig.query(&[0x5a, 8, 0x3f, 0, 0, 0, 0, 1, 0, 0])), plain);
     let all = [
         (1, 0),
@@ -82,9 +82,20 @@ fn the_pages_are_those_of_a_tape_drive() {
         (0x11, 0),
         (0x1a, 0),
         (0x1c, 0),
+        (0x1d, 0),
     ];
     assert_eq!(codes(&rig.query(&[0x5a, 8, 0x3f, 0xff, 0, 0, 0, 1, 0, 0])), all);
     rig.run(A, &[0x1a, 8, 0x08, 0, 255, 0], 255, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+}
+
+#[test]
+fn a_worm_cartridge_is_told_by_the_medium_configuration_page() {
+    for is_worm in [false, true] {
+        let (mut rig, _) = with(Kind { is_worm, ..Kind::USUAL });
+        let page = rig.query(&[0x5a, 0, 0x1d, 0, 0, 0, 0, 0x10, 0, 0]);
+        assert_eq!((page.len(), &page[16..22]), (48, &[0x1d, 30, u8::from(is_worm), 0, 0, 2][..]));
+        assert!(page[22..].iter().all(|byte| *byte == 0));
+    }
 }
 
 #[test]

@@ -107,11 +107,27 @@ fn fixed_length_blocks_have_eight_mebibytes_together() {
     let data = pattern(8 << 20, 1);
     rig.run(A, &cdb_6(op::WRITE_6, 1, 128), 0, &data).good();
     rig.rewind();
-    for opcode in [op::READ_6, op::VERIFY_6, op::WRITE_6] {
-        let (room, out) = if opcode == op::WRITE_6 { (0, 129 << 16) } else { (129 << 16, 0) };
-        rig.run(A, &cdb_6(opcode, 1, 129), room, &vec![0; out]).illegal(Asc::INVALID_FIELD_IN_CDB);
-    }
+    rig.run(A, &cdb_6(op::WRITE_6, 1, 129), 0, &vec![0; 129 << 16]).illegal(Asc::INVALID_FIELD_IN_CDB);
     assert!(rig.run(A, &cdb_6(op::READ_6, 1, 128), data.len(), &[]).good() == data);
+    // A READ of more ends where the blocks end.
+    rig.rewind();
+    for count in [129, 0xff_ffff] {
+        let reply = rig.run(A, &cdb_6(op::READ_6, 1, count), 129 << 16, &[]);
+        reply.stopped(END_OF_DATA, 0, Some(count - 128));
+        assert!(reply.data == data);
+        rig.rewind();
+    }
+    // More than that is not delivered, and the position is where it was.
+    rig.space(3, 0).good();
+    rig.run(A, &cdb_6(op::WRITE_6, 1, 1), 0, &pattern(64 << 10, 2)).good();
+    rig.space(0, -129).good();
+    rig.run(A, &cdb_6(op::READ_6, 1, 129), 129 << 16, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+    assert_eq!(rig.position(), (0, 0, 0));
+    assert!(rig.run(A, &cdb_6(op::READ_6, 1, 128), data.len(), &[]).good() == data);
+    // VERIFY delivers nothing.
+    rig.rewind();
+    rig.run(A, &cdb_6(op::VERIFY_6, 1, 129), 0, &[]).good();
+    rig.run(A, &cdb_6(op::VERIFY_6, 1, 0xff_ffff), 0, &[]).stopped(END_OF_DATA, 0, Some(0xff_ffff));
 }
 
 #[test]
@@ -235,8 +251,18 @@ fn the_longest_block_has_eight_mebibytes() {
     rig.rewind();
     assert!(rig.read_block(8 << 20).good() == block);
     rig.rewind();
-    rig.read_block((8 << 20) + 1).illegal(Asc::INVALID_FIELD_IN_CDB);
     rig.write_block(&pattern((8 << 20) + 1, 0)).illegal(Asc::INVALID_FIELD_IN_CDB);
+    // READ and VERIFY with a longer length find a block that is shorter.
+    for len in [(8 << 20) + 1, 0xff_ffff] {
+        let reply = rig.read_block(len);
+        reply.stopped(WRONG_LENGTH, ILI, Some(len - (8 << 20)));
+        assert!(reply.data == block);
+        rig.rewind();
+        assert!(rig.run(A, &cdb_6(op::READ_6, 2, len), 0xff_ffff, &[]).good() == block);
+        rig.rewind();
+        rig.run(A, &cdb_6(op::VERIFY_6, 0, len), 0, &[]).stopped(WRONG_LENGTH, ILI, Some(len - (8 << 20)));
+        rig.rewind();
+    }
     rig.read_block(1).stopped(WRONG_LENGTH, ILI, Some((1_i32 - (8 << 20)).cast_unsigned()));
 }
 

@@ -120,6 +120,30 @@ fn an_attribute_list_that_lies_about_its_length_is_refused() {
     rig.run(A, &cdb, 0, &[0, 0, 0, 5, 8, 1]).illegal(Asc::PARAMETER_LIST_LENGTH_ERROR);
 }
 
+#[test]
+fn an_attribute_list_can_count_its_own_length_and_end_with_padding() {
+    let attribute = [&[8, 0, 1, 0, 8][..], b"IBM     "].concat();
+    // As SPC counts, as LTFS counts, and with bytes after the attributes.
+    for (len, padding) in [(13, 0), (17, 0), (13, 3), (13, 500)] {
+        let mut rig = tape();
+        let list = [&[0, 0, 0, len], &attribute[..], &vec![0; padding]].concat();
+        let mut cdb = [0; 16];
+        cdb[0] = op::WRITE_ATTRIBUTE;
+        cdb[12..14].copy_from_slice(&u16::try_from(list.len()).unwrap().to_be_bytes());
+        rig.run(A, &cdb, 0, &list).good();
+        assert_eq!(attributes(&mut rig, 0x0800)[0], (0x0800, 1, b"IBM     ".to_vec()), "{len} {padding}");
+    }
+    // A length that ends within an attribute, or beyond the list.
+    for len in [1, 4, 5, 12, 14, 15, 16, 18, 255] {
+        let mut rig = tape();
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[13]) = (op::WRITE_ATTRIBUTE, 17);
+        let list = [&[0, 0, 0, len], &attribute[..]].concat();
+        rig.run(A, &cdb, 0, &list).illegal(Asc::PARAMETER_LIST_LENGTH_ERROR);
+        rig.run(A, &attribute_cdb(0, 0, 0x0800), 255, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
+    }
+}
+
 fn log_cdb(page: u8) -> [u8; 10] {
     [0x4d, 0, 0x40 | page, 0, 0, 0, 0, 0x10, 0, 0]
 }
@@ -127,7 +151,7 @@ fn log_cdb(page: u8) -> [u8; 10] {
 #[test]
 fn log_pages_are_those_of_a_tape_drive() {
     let mut rig = tape();
-    assert_eq!(rig.query(&log_cdb(0))[4..], [0, 2, 3, 0x0c, 0x10, 0x17, 0x2e, 0x2f]);
+    assert_eq!(rig.query(&log_cdb(0))[4..], [0, 2, 3, 0x0c, 0x10, 0x17, 0x2e, 0x2f, 0x31]);
     rig.write_block(&[1; 3000]).good();
     rig.mark(1).good();
     rig.rewind();
@@ -138,30 +162,57 @@ fn log_pages_are_those_of_a_tape_drive() {
     assert_eq!(counts, [3000, 3000, 3000, 3000]);
     let statistics = rig.query(&log_cdb(0x17));
     assert_eq!(statistics[4..9], [0, 0, 0x23, 1, 1], "the page is valid");
+    for page in [0, 0x17, 0x2e] {
+        let without_control = [0x4d, 0, page, 0, 0, 0, 0, 0x10, 0, 0];
+        assert_eq!(rig.query(&without_control), rig.query(&log_cdb(page)), "{page:02x}");
+    }
     rig.run(A, &[0x1b, 0, 0, 0, 0, 0], 0, &[]).good();
     assert_eq!(rig.query(&log_cdb(0x17)), [0x97, 0, 0, 5, 0, 0, 0x23, 1, 0]);
 }
 
 #[test]
-fn tape_alerts_are_told_once_to_each_host() {
-    let (mut rig, _) = with(Kind { is_worm: true, ..Kind::USUAL });
-    let alerts_of = |rig: &mut Rig, nexus| -> Vec<u8> {
-        let page = rig.run(nexus, &log_cdb(0x2e), 1 << 20, &[]).good();
-        assert_eq!(page.len(), 4 + 64 * 5);
-        page[4..].chunks(5).filter(|flag| flag[4] == 1).map(|flag| flag[1]).collect()
+fn the_capacities_of_two_partitions_are_counted_in_mebibytes() {
+    let kind = Kind { partitions: &[64 << 20, 32 << 20], capacity: 96 << 20, is_worm: false };
+    let (mut rig, _) = with(kind);
+    let capacities = |rig: &mut Rig| {
+        let page = rig.query(&log_cdb(0x31));
+        let parameters: Vec<_> = page[4..].chunks(8).map(|one| (one[1], one[2], one[3], one[7])).collect();
+        parameters
     };
-    let alerts = |rig: &mut Rig| alerts_of(rig, A);
-    assert_eq!(alerts(&mut rig), [0; 0]);
-    rig.write_block(&[0; 10]).good();
+    assert_eq!(
+        capacities(&mut rig),
+        [(1, 0x23, 4, 64), (2, 0x23, 4, 32), (3, 0x23, 4, 64), (4, 0x23, 4, 32)]
+    );
+    rig.write_block(&vec![1; 3 << 20]).good();
+    assert_eq!(capacities(&mut rig)[0], (1, 0x23, 4, 60));
+    rig.run(A, &[0x1b, 0, 0, 0, 0, 0], 0, &[]).good();
+    assert!(capacities(&mut rig).iter().all(|parameter| parameter.3 == 0));
+}
+
+fn transferred(rig: &mut Rig) -> Vec<u64> {
+    let page = rig.query(&log_cdb(0x0c));
+    page[4..].chunks(12).map(|p| u64::from_be_bytes(p[4..].try_into().unwrap())).collect()
+}
+
+#[test]
+fn what_was_transferred_is_counted_from_one_moment_on() {
+    let (mut rig, folder) = with(Kind::USUAL);
+    rig.write_block(&pattern(5000, 1)).good();
     rig.rewind();
-    assert!(rig.write_block(&[0; 10]).sense.is_some());
-    // A request that is refused reads nothing.
-    rig.run(A, &[0x4d, 0, 0x2e, 0, 0, 0, 0, 1, 0, 0], 255, &[]).illegal(Asc::INVALID_FIELD_IN_CDB);
-    // Programs read the header first, and some receive less than they request.
-    rig.run(A, &[0x4d, 0, 0x6e, 0, 0, 0, 0, 0, 4, 0], 4, &[]).good();
-    rig.run(A, &log_cdb(0x2e), 100, &[]).good();
-    assert_eq!(alerts(&mut rig), [0x3c]);
-    assert_eq!(alerts(&mut rig), [0; 0]);
-    assert_eq!(alerts_of(&mut rig, B), [0x3c]);
-    assert_eq!(alerts_of(&mut rig, B), [0; 0]);
+    rig.read_block(5000).good();
+    // Another drive, which has transferred nothing, and a block that is compressed.
+    rig.run(A, &[0x1b, 0, 0, 0, 0, 0], 0, &[]).good();
+    let mut rig = Rig::with(drive(), Box::new(folder));
+    assert_eq!(transferred(&mut rig), [0; 4]);
+    let compression = [0, 0, 0x10, 0, 0x0f, 14, 0xc0, 0x80, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0];
+    rig.run(A, &[0x15, 0x10, 0, 0, 20, 0], 0, &compression).good();
+    rig.write_block(&[7; 100_000]).good();
+    rig.rewind();
+    rig.read_block(100_000).good();
+    let counts = transferred(&mut rig);
+    assert_eq!((counts[0], counts[3]), (100_000, 100_000));
+    assert!((1..10_000).contains(&counts[1]) && counts[1] == counts[2], "{counts:?}");
+    // LOG SELECT with PCR resets all of them.
+    rig.run(A, &[0x4c, 2, 0x40, 0, 0, 0, 0, 0, 0, 0], 0, &[]).good();
+    assert_eq!(transferred(&mut rig), [0; 4]);
 }

@@ -1,6 +1,7 @@
 //! The table of commands itself: what REPORT SUPPORTED OPERATION CODES and the documentation say of it.
 
 use super::*;
+use crate::drain::Drain;
 use crate::unit::table;
 use scsi::cdb::Cdb;
 
@@ -32,6 +33,22 @@ fn the_commands_that_are_reported_are_those_that_exist() {
         // Reservations and LOAD UNLOAD have had an effect.
         rig = tape();
     }
+}
+
+#[test]
+fn no_command_uses_the_cartridge_of_a_drained_drive() {
+    crate::drained_commands::assert_drained_medium_is_unused(&crate::ssc::COMMAND_SET, || {
+        let (mut written, folder) = with(Kind::USUAL);
+        written.write_block(&pattern(100, 1)).good();
+        written.mark(1).good();
+        let folder = folder.after_kill();
+        let mut rig = Rig::with(drive(), Box::new(folder.clone()));
+        rig.unit.seed(&[5; 32]);
+        rig.unit.set_drained(Instant::ORIGIN, true);
+        assert_eq!(rig.unit.drain(), Drain::Ended { flush_failed: false });
+        folder.answer(false);
+        (rig, move |_: &Rig| folder.held())
+    });
 }
 
 /// docs/devices.md has one row for each command of each device type.

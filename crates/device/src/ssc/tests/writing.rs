@@ -276,3 +276,23 @@ fn compression_is_the_choice_of_the_host() {
     let used = rig.query(&[0x4d, 0, 0x57, 0, 0, 0, 0x17, 0, 255, 0]);
     assert_eq!(used[4..12], [0, 0x17, 0x23, 4, 0, 0, 0, 0], "less than a megabyte is used");
 }
+
+/// What `mt stsetoptions two-fms` makes Linux do, and Bacula by itself: the data of each session end with two
+/// filemarks, and the next session begins between them.
+#[test]
+fn sessions_with_two_filemarks_follow_each_other_on_worm() {
+    let (mut rig, _) = with(Kind { is_worm: true, ..Kind::USUAL });
+    for session in 0..3 {
+        rig.write_block(&pattern(5000, session)).good();
+        rig.mark(2).good();
+        rig.space(1, -1).good();
+        assert_eq!(rig.position(), (0, 2 * u64::from(session) + 2, u64::from(session) + 1));
+    }
+    rig.space(1, -1).good();
+    rig.write_block(&[0; 10]).check(SenseKey::DATA_PROTECT, Asc::WORM_OVERWRITE_ATTEMPTED);
+    rig.rewind();
+    for session in 0..3 {
+        assert_eq!(rig.read_block(5000).good(), pattern(5000, session));
+        rig.read_block(5000).stopped(FILEMARK, MARK, Some(5000));
+    }
+}

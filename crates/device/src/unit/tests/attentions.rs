@@ -5,7 +5,7 @@ use alloc::rc::Rc;
 
 use crate::contract::{Tmf, UnitConfig};
 use crate::drain::Drain;
-use crate::testing::{A, B, BLOCKS, Rig, cdb_16, config, nexus};
+use crate::testing::{A, B, BLOCKS, Rig, USERS_OF_THE_MEDIUM, cdb_16, config, nexus};
 use crate::unit::Reset;
 use base::time::Instant;
 use scsi::lun::Lun;
@@ -191,8 +191,12 @@ fn a_drained_unit_ends_what_it_has_and_takes_no_new_command_for_its_medium() {
     assert_eq!(rig.unit.drain(), Drain::Ending);
     for _ in 0..2 {
         assert_eq!(rig.run(A, &TEST_UNIT_READY, 0, &[]).status, Status::BUSY);
+        assert_eq!(requested(&mut rig, A), Asc::NOT_READY_OPERATION_IN_PROGRESS.0);
         assert_eq!(rig.run(B, &cdb_16(op::WRITE_16, 0, 1, 1), 0, &[8; 512]).status, Status::BUSY);
         rig.run(B, &INQUIRY, 36, &[]).good();
+        for cdb in USERS_OF_THE_MEDIUM {
+            assert_eq!(rig.run(B, &cdb, 0, &[]).status, Status::BUSY, "{cdb:02x?}");
+        }
         rig.unit.set_drained(NOW, true);
     }
     assert_eq!(rig.unit.stats().tasks, 1);
@@ -206,6 +210,27 @@ fn a_drained_unit_ends_what_it_has_and_takes_no_new_command_for_its_medium() {
         rig.run(id, &TEST_UNIT_READY, 0, &[]).good();
     }
     assert_eq!([rig.read(1, 1), rig.read(2, 1)], [[7; 512], [9; 512]]);
+}
+
+/// Linux prevents the removal of a mounted disk, and fails its file system by any unit attention.
+#[test]
+fn a_medium_that_a_host_holds_is_the_same_after_a_drain() {
+    for is_held in [true, false] {
+        let mut rig = Rig::with(UnitConfig { removable: true, ..config() }, Box::new(Ram::new(BLOCKS * 512)));
+        let prevent = [op::PREVENT_ALLOW_MEDIUM_REMOVAL, 0, 0, 0, u8::from(is_held), 0];
+        rig.run(A, &prevent, 0, &[]).good();
+        for is_drained in [true, false] {
+            rig.unit.set_drained(NOW, is_drained);
+        }
+        for id in [A, B] {
+            let reply = rig.run(id, &TEST_UNIT_READY, 0, &[]);
+            if is_held {
+                reply.good();
+            } else {
+                reply.check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+            }
+        }
+    }
 }
 
 #[test]
@@ -228,6 +253,63 @@ fn a_withheld_medium_is_not_ready_until_it_is_given_back_which_everyone_hears() 
     assert_eq!(rig.read(1, 1), [7; 512]);
     rig.unit.withhold_medium(NOW, false);
     rig.run(A, &TEST_UNIT_READY, 0, &[]).good();
+}
+
+/// A medium whose server can be gone. Operations wait for it then.
+struct Served {
+    ram: Ram,
+    is_away: Rc<core::cell::Cell<bool>>,
+}
+
+impl Store for Served {
+    fn capabilities(&self) -> Capabilities {
+        self.ram.capabilities()
+    }
+
+    fn is_away(&self) -> bool {
+        self.is_away.get()
+    }
+
+    fn submit(&mut self, op: Op) {
+        self.ram.submit(op);
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        if self.is_away.get() { None } else { self.ram.poll() }
+    }
+}
+
+#[test]
+fn a_medium_that_is_away_is_not_ready_and_reads_wait_for_it() {
+    let is_away = Rc::new(core::cell::Cell::new(false));
+    let medium = Served { ram: Ram::new(BLOCKS * 512), is_away: Rc::clone(&is_away) };
+    let mut rig = Rig::with(config(), Box::new(medium));
+    let start = [op::START_STOP_UNIT, 0, 0, 0, 1, 0];
+    let activate = [op::START_STOP_UNIT, 0, 0, 0, 0x10, 0];
+    let self_test = [op::SEND_DIAGNOSTIC, 4, 0, 0, 0, 0];
+    for away in [false, true, false] {
+        is_away.set(away);
+        let expected = (SenseKey::NOT_READY, Asc::LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION);
+        for cdb in [TEST_UNIT_READY, start, activate, self_test] {
+            let answer = rig.run(A, &cdb, 0, &[]);
+            if away {
+                answer.check(expected.0, expected.1);
+            } else {
+                answer.good();
+            }
+        }
+        let sense = rig.run(A, &[op::REQUEST_SENSE, 0, 0, 0, 252, 0], 252, &[]).good();
+        let no_sense = (SenseKey::NO_SENSE, Asc::NONE);
+        let sense = scsi::sense::Sense::parse(&sense).unwrap();
+        assert_eq!((sense.key, sense.asc), if away { expected } else { no_sense });
+        assert_eq!(rig.unit.not_ready().is_some(), away, "the operator sees what hosts see");
+    }
+    is_away.set(true);
+    rig.start(A, &cdb_16(op::READ_16, 0, 1, 1), 512, 0);
+    assert_eq!(rig.unit.stats().tasks, 1, "it waits");
+    is_away.set(false);
+    rig.ready();
+    assert_eq!(rig.unit.stats().tasks, 0);
 }
 
 #[test]

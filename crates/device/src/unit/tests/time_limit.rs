@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 
 use crate::contract::{TaskKey, Tmf, TmfKey, TmfOutcome, UnitConfig, UnitEvent};
 use crate::drain::Drain;
-use crate::testing::{A, B, BLOCKS, Gate, Rig, Slow, cdb_16, config};
+use crate::testing::{A, B, BLOCKS, Gate, Rig, Slow, USERS_OF_THE_MEDIUM, cdb_16, config};
 use base::time::{Duration, Instant};
 use scsi::opcode as op;
 use scsi::sense::{Asc, SenseKey};
@@ -173,6 +173,11 @@ fn a_medium_that_hangs_for_ever_does_not_collect_the_buffers_of_everybody() {
     };
     assert_eq!(busy, Status::BUSY);
     rig.run(A, &[0x12, 0, 0, 0, 96, 0], 96, &[]).good();
+    let held = gate.held();
+    for cdb in USERS_OF_THE_MEDIUM {
+        assert_eq!(rig.run(B, &cdb, 0, &[]).status, Status::BUSY, "{cdb:02x?}");
+    }
+    assert_eq!(gate.held(), held);
     gate.open();
     rig.ready();
     rig.write(0, &[4; 512]);

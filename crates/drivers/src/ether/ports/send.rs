@@ -25,7 +25,7 @@ impl Port {
         outtake: &mut TxBatch,
         stats: &mut Stats,
         machine: &mut dyn FrameMachine,
-        (clock, pool): (Clock, &Pool),
+        (clock, pool): (&Clock, &Pool),
     ) -> bool {
         let outcome = self.try_send(outtake, stats, machine, clock);
         if outcome != Outcome::Rests {
@@ -44,7 +44,7 @@ impl Port {
         outtake: &mut TxBatch,
         stats: &mut Stats,
         machine: &mut dyn FrameMachine,
-        clock: Clock,
+        clock: &Clock,
     ) -> Outcome {
         let from = self.origin();
         let (mut too_long, mut outcome) = (0, Outcome::Gone);

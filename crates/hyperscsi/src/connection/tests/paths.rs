@@ -11,6 +11,7 @@ use super::faults::{GBIT, at, busy, two_paths, two_paths_of};
 use super::pair::{Config, Pair, Side, state, wire};
 use crate::connection::{PATHS_MAX, PathAddress};
 use crate::frame::{Cmd, Flags, HEADER_LEN, Header};
+use crate::path::pn_space::{FrameContent, Sent, SentState};
 use crate::pdu::ack::Ack;
 use crate::pdu::ask::Ask;
 
@@ -71,6 +72,25 @@ fn a_path_that_is_tried_for_hours_is_used_when_it_answers_at_last() {
             );
         }
     }
+}
+
+/// The initiator's acknowledgements have used up the credit of the space without keys on both paths, and the
+/// target's announcement of more was lost. No frame of that space is under way.
+#[test]
+fn commands_without_protection_go_on_when_the_last_announcement_of_credit_was_lost() {
+    let mut pair = two_paths(true, &wire(GBIT));
+    for path in &mut pair.sides[0].connection.paths {
+        let outgoing = &mut path.spaces[0].outgoing;
+        while outgoing.credit() > 0 {
+            let acknowledgement = Sent::new(pair.now, 0, SentState::Settled, FrameContent::Nothing);
+            outgoing.push(acknowledgement, &[]);
+        }
+    }
+    // A third of them without protection. The others keep the paths good.
+    for _ in 0..30 {
+        pair.give(0, 1000);
+    }
+    pair.run_until_done(Duration::from_secs(5));
 }
 
 #[test]
@@ -200,4 +220,56 @@ fn who_cannot_say_more_for_now_keeps_nobody_busy_and_says_it_later() {
     });
     let asks: Vec<Ask> = asks.collect();
     assert!(asks.contains(&Ask::Receives(2000)) && asks.contains(&Ask::Mtu(2000)), "{asks:?}");
+}
+
+#[test]
+fn nothing_but_steps_goes_out_on_a_path_whose_challenge_was_not_echoed() {
+    for keyed in [false, true] {
+        let mut pair = two_paths(keyed, &wire(GBIT));
+        let begun = pair.now;
+        // The initiator acknowledged the target's challenge, and is silent on this path from now on.
+        let silence = FramePlan { cuts: alloc::vec![(begun, at(3_600_000))], ..wire(GBIT) };
+        pair.links[1][0].replan(silence);
+        pair.sides[1].connection.paths[1].challenge = 5;
+        pair.sides[1].connection.port_up(begun, EtherPort(1), &state(1, 1, 4000));
+        pair.seen = Some(Vec::new());
+        pair.run_until(begun.after(Duration::from_secs(29)), |_| false);
+        let asks = pair.seen.take().unwrap().into_iter().filter(|(side, port, _)| (*side, *port) == (1, 1));
+        let asks: Vec<Cmd> = asks
+            .map(|(_, _, frame)| Header::parse(&frame[ETHERNET_HEADER_LEN..]).unwrap().0.cmd)
+            .filter(|cmd| *cmd != Cmd::Ack)
+            .collect();
+        assert_eq!(asks, [], "keyed {keyed}");
+        // The challenge is echoed at last.
+        let path = &mut pair.sides[1].connection.paths[1];
+        path.challenge = 0;
+        path.retry_at_once(pair.now);
+        pair.links[1][0].replan(wire(GBIT));
+        pair.run_for(Duration::from_secs(2));
+        assert_eq!(pair.sides[0].connection.paths[1].stats().peer_mtu, 4000, "keyed {keyed}");
+        assert_eq!(pair.sides.each_ref().map(up), [2, 2], "keyed {keyed}");
+    }
+}
+
+#[test]
+fn leave_to_begin_exchanges_does_not_go_with_the_path_that_carried_it() {
+    for keyed in [false, true] {
+        for side in [0, 1] {
+            let mut pair = two_paths(keyed, &wire(GBIT));
+            // No size of frames is left to be tried, so nothing else is said.
+            pair.run_for(Duration::from_secs(1));
+            let limits = [700, if keyed { 900 } else { 0 }];
+            pair.drops = |side, _| side == 1;
+            pair.sides[1].connection.set_xid_limits(limits);
+            pair.drain();
+            pair.drops = |_, _| false;
+            let now = pair.now;
+            let carried = pair.sides[1].connection.paths.iter().find(|path| path.is_waiting()).unwrap().id;
+            pair.sides[side].connection.remove_path(now, carried);
+            // Before the next ping.
+            pair.run_for(Duration::from_millis(100));
+            assert_eq!(pair.sides[0].connection.paths().count(), 1);
+            assert_eq!(pair.sides[0].connection.peer_xid_limits(), limits, "keyed {keyed}, side {side}");
+        }
+    }
 }

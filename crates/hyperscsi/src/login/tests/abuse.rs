@@ -363,6 +363,27 @@ fn forged_refusals_and_answers_beside_the_real_ones_do_not_end_a_handshake() {
 }
 
 #[test]
+fn forged_answers_end_no_handshake_before_better_ones_had_time_to_come() {
+    let mut rig = rig(42);
+    let begun = rig.now;
+    let mut forged: u8 = 0;
+    rig.meddle = Box::new(move |to_target, frame| {
+        if to_target || kind(&frame) != 4 {
+            return vec![frame];
+        }
+        // As many different ones as the initiator opens, one for each START.
+        forged += 1;
+        let mut answer = frame;
+        let at = answer.len() - CRC_LEN - 1;
+        answer[at] ^= forged;
+        recrc(&mut answer);
+        vec![answer]
+    });
+    assert_eq!(rig.run().unwrap_err(), HandshakeError::WrongPassword);
+    assert!(rig.now.since(begun) >= crate::login::initiator::Login::GRACE, "{:?}", rig.now.since(begun));
+}
+
+#[test]
 fn a_target_that_asks_for_too_much_work_is_not_obeyed() {
     let mut rig = rig(36);
     rig.meddle = Box::new(|to_target, frame| {

@@ -7,7 +7,7 @@ use base::ether::EtherPort;
 use serde::{Deserialize, Serialize};
 
 use super::ResumeError;
-use crate::connection::handover::ConnectionState;
+use crate::connection::handover::{ConnectionState, NO_PORT};
 use crate::exchange::xid::{PnSpace, ReceivedXids};
 use crate::pdu::name::{GroupName, Name};
 use crate::pdu::parameters::{Levels, Parameters, Repair};
@@ -109,7 +109,7 @@ impl SessionState {
     /// port `port` does not know is left when the session is resumed.
     pub fn map_ports(&mut self, mut port: impl FnMut(EtherPort) -> Option<EtherPort>) {
         for path in &mut self.connection.paths {
-            path.port = port(EtherPort(path.port)).map_or(u32::MAX, |port| port.0);
+            path.port = port(EtherPort(path.port)).unwrap_or(NO_PORT).0;
         }
     }
 

@@ -1,5 +1,6 @@
 //! Tests the identity checks of guarded units: nothing reaches another device, and no command waits for ever.
 
+use super::target::Absence;
 use super::*;
 use crate::identity::Identity;
 use crate::sessions::BlockLength;
@@ -211,8 +212,62 @@ fn a_unit_that_reports_a_reset_with_every_answer_fails_its_commands_in_the_end()
     world.target.tell_reset();
     let token = write(&mut world);
     world.settle();
-    world.pass_for(CALM);
+    world.pass_for(CALM + LIMIT);
     let asked = world.target.seen["READ CAPACITY"];
-    assert!(asked < 60 * 2 * 16 + 100, "the unit was asked {asked} times");
-    assert!(is_other(&world, token), "{:?}", world.given[&token].error);
+    assert!(asked < 120 * 2 * 16 + 100, "the unit was asked {asked} times");
+    assert!(is_unconfirmed(&world, token), "{:?}", world.given[&token].error);
+}
+
+fn is_unconfirmed(world: &World, token: u64) -> bool {
+    matches!(world.given[&token].error, Some(CommandError::UnconfirmedDevice(_)))
+}
+
+/// Replaces the session by a new one, in which the device is not there. Returns the token of a write that
+/// waits for it.
+fn rebuild_without_device(world: &mut World, absence: Absence) -> u64 {
+    world.target.habits.absence = Some(absence);
+    let conn = *world.target.ends.keys().next().unwrap();
+    world.disconnect(conn);
+    world.settle();
+    let token = write(world);
+    world.settle();
+    token
+}
+
+const ABSENCES: [Absence; 3] = [Absence::Qualifier, Absence::Refusal, Absence::NoSerialNumber];
+
+#[test]
+fn commands_wait_for_a_device_that_comes_after_its_target() {
+    for absence in ABSENCES {
+        let mut world = guarded();
+        let token = rebuild_without_device(&mut world, absence);
+        world.pass_for(Duration::from_secs(110));
+        assert_eq!(world.given[&token].ends, 0, "{absence:?}: {:?}", world.given[&token].error);
+        world.target.habits = Habits::default();
+        world.pass_for(LIMIT);
+        assert_eq!((world.given[&token].ends, &world.given[&token].error), (1, &None), "{absence:?}");
+    }
+}
+
+#[test]
+fn commands_for_a_device_that_stays_away_fail_until_it_is_back() {
+    for (absence, changes) in ABSENCES.into_iter().flat_map(|absence| [(absence, false), (absence, true)]) {
+        let mut world = guarded();
+        let held = rebuild_without_device(&mut world, absence);
+        world.pass_for(Duration::from_secs(125));
+        let refused = write(&mut world);
+        world.settle();
+        for token in [held, refused] {
+            assert!(is_unconfirmed(&world, token), "{absence:?}: {:?}", world.given[&token].error);
+            assert!(!world.target.records.contains_key(&token));
+        }
+        world.target.habits = Habits::default();
+        world.target.device += u8::from(changes);
+        world.pass_for(LIMIT * 5);
+        let token = write(&mut world);
+        world.settle();
+        world.pass_for(LIMIT);
+        assert_eq!((world.given[&token].error.is_none(), is_other(&world, token)), (!changes, changes));
+        assert_eq!(world.target.records.contains_key(&token), !changes);
+    }
 }

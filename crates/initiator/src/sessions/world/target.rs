@@ -48,6 +48,19 @@ pub(super) struct Habits {
     pub(super) resets_at_capacity: bool,
     /// The target rejects ABORT TASK.
     pub(super) rejects_aborts: bool,
+    /// There is no device behind the LUN yet: the answer to INQUIRY.
+    pub(super) absence: Option<Absence>,
+}
+
+/// How a target answers INQUIRY for a LUN whose device is not there yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Absence {
+    /// With another device's serial number and PERIPHERAL QUALIFIER 011b.
+    Qualifier,
+    /// With ILLEGAL REQUEST, INVALID FIELD IN CDB.
+    Refusal,
+    /// With an empty page.
+    NoSerialNumber,
 }
 
 /// A command that the target executes.
@@ -412,6 +425,19 @@ impl Target {
 
     /// Returns the serial number (INQUIRY, page 80h), even with a unit attention pending.
     fn inquiry(&mut self, conn: ConnId, itt: Itt, device: u8) {
+        match self.habits.absence {
+            None => {}
+            Some(Absence::Qualifier) => {
+                return self.answer(conn, itt, &[0x7f, 0x80, 0, 1, b'9'], Residual::Underflow(1024 - 5));
+            }
+            Some(Absence::Refusal) => {
+                let sense = Sense::new(SenseKey::ILLEGAL_REQUEST, Asc::INVALID_FIELD_IN_CDB);
+                return self.status(conn, itt, 2, Some(sense));
+            }
+            Some(Absence::NoSerialNumber) => {
+                return self.answer(conn, itt, &[0, 0x80, 0, 0], Residual::Underflow(1024 - 4));
+            }
+        }
         self.answer(conn, itt, &[0, 0x80, 0, 1, device], Residual::Underflow(1024 - 5));
     }
 

@@ -23,6 +23,24 @@ use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Itt, Opcode, PduHeader, Ttt};
 use crate::serial::DataSn;
 
+#[test]
+fn the_loss_of_a_connection_names_its_reason() {
+    for (reason, text) in [
+        (DisconnectReason::Closed, "closed by the target"),
+        (DisconnectReason::Reset, "connection reset by peer"),
+        (DisconnectReason::TimedOut, "connection timed out"),
+        (DisconnectReason::Unreachable, "host or network unreachable"),
+        (DisconnectReason::Stalled, "the target accepted no data in time"),
+        (DisconnectReason::Failed, "the transport failed"),
+    ] {
+        let (mut raw, conn) = ScriptedTarget::level(0, &[]);
+        raw.session.disconnected(raw.now, conn, reason);
+        raw.drain();
+        let why = raw.why().unwrap();
+        assert_eq!(alloc::format!("{why}"), alloc::format!("the connection was lost: {text}"));
+    }
+}
+
 /// A command that waits for the driver when its connection is lost is sent in the next session, whatever the
 /// level.
 #[test]

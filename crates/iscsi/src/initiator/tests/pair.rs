@@ -59,6 +59,10 @@ pub(super) fn target_name(at: u32) -> IscsiName {
 }
 
 impl Directory for Names {
+    fn certifies(&self, _: &ConnectionPath, _: &IscsiName) -> bool {
+        true
+    }
+
     fn find_target(&self, via: &ConnectionPath, _: &IscsiName, wanted: &IscsiName) -> TargetLookup {
         if let Some((here, to)) = &self.moved
             && via.local == *here
@@ -169,7 +173,7 @@ pub(super) struct Pair {
     pub(super) reachable: bool,
     /// Whether the layer above the target answers.
     pub(super) answering: bool,
-    pub(super) asked_for: Vec<(Slot, TargetAddress)>,
+    pub(super) asked_for: Vec<(Slot, SocketAddr)>,
     pub(super) target_sessions: Vec<target::SessionUp>,
     pub(super) tmfs: Vec<services::TmfIndication>,
     /// The AEAD digest of all connections.
@@ -191,7 +195,7 @@ pub(super) struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        let portal = Portal { address: TargetAddress::Socket(portal_address(0)), group: None };
+        let portal = Portal { address: TargetAddress::Socket(portal_address(0)) };
         let mut plan = SessionPlan::new(
             name("iqn.2026-01.test:initiator"),
             Isid::random([1, 2, 3], 0),
@@ -338,14 +342,13 @@ impl Pair {
 
     fn event(&mut self, event: Event) {
         match event {
-            Event::Connect { slot, to } => {
-                self.asked_for.push((slot, to.clone()));
+            Event::Connect { slot, to: local, .. } => {
+                self.asked_for.push((slot, local));
                 if !self.reachable {
                     return self.session.connect_failed(self.now, slot);
                 }
                 let conn = ConnId(self.next_conn);
                 self.next_conn += 1;
-                let TargetAddress::Socket(local) = to else { panic!("a host name") };
                 let peer = ([127, 0, 0, 1], 40_000).into();
                 let mut entropy = [0; 32];
                 self.rng.fill(&mut entropy);

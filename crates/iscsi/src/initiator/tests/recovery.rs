@@ -17,10 +17,12 @@ use crate::pdu::nop_in::NopIn;
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::reject::{Reject, RejectReason};
 use crate::pdu::scsi_command::ScsiCommand;
+use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::tmf_request::TmfRequest;
 use crate::pdu::tmf_response::TmfResponse;
-use crate::pdu::{Itt, PduHeader, Ttt};
+use crate::pdu::{Bhs, Itt, PduHeader, Ttt};
+use crate::recovery::TransportSense;
 use crate::serial::DataSn;
 
 const DIGESTS: [&str; 2] = ["HeaderDigest=CRC32C", "DataDigest=CRC32C"];
@@ -149,6 +151,72 @@ fn a_status_that_is_missing_is_asked_for_until_patience_ends() {
         snacks += usize::from(sent.bhs.opcode() == Snack::OPCODE);
     }
     assert_eq!(snacks, 1 + 8);
+}
+
+/// The target cannot send lost data again: it rejects the SNACK and fails the task (§7.8). A task that it
+/// ends with GOOD all the same has no end that could be believed.
+#[test]
+fn a_snack_for_data_that_is_rejected_ends_its_task_with_an_error_or_its_connection() {
+    let sense = TransportSense::SnackRejected.sense();
+    let sense = [&[0, 18][..], &sense].concat();
+    for (status, segment) in [(2, &sense[..]), (0, &[])] {
+        for status_first in [false, true] {
+            let (mut raw, conn) = ScriptedTarget::level(1, &[]);
+            let data = pattern(5, 3000);
+            let (task, command) = raw.start(conn, read(0, 3000));
+            for (sn, at) in [(0, 0), (2, 2000)] {
+                let part = raw.data_in(conn, command.itt, sn, at);
+                let at = usize::try_from(at).unwrap();
+                raw.send(conn, &part, &data[at..at + 1000]);
+            }
+            let snack: Snack = raw.expect(conn);
+            assert_eq!((snack.kind, snack.beg_run, snack.run_length), (SnackKind::DATA_OR_R2T, 1, 1));
+            let header: Bhs = snack.encode();
+            let mut ends = [false, true];
+            if status_first {
+                ends.reverse();
+            }
+            for is_status in ends {
+                if raw.why().is_some() {
+                    break;
+                }
+                if is_status {
+                    let response = ScsiResponse { status, ..raw.response(conn, command.itt, 3) };
+                    raw.send(conn, &response, segment);
+                } else {
+                    let reason = RejectReason::SNACK_REJECT;
+                    let reject = Reject { reason, sn: raw.next_sn(conn), data_sn: DataSn(0) };
+                    raw.send(conn, &reject, header.bytes());
+                }
+            }
+            if status == 2 {
+                let TaskResult::Status(ending) = raw.outcome(task).end else { panic!("it has a status") };
+                assert_eq!(ending.status, 2, "status first: {status_first}");
+                assert!(raw.session.is_up());
+            } else {
+                raw.pass(Duration::from_secs(60));
+                assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::NotRepaired)));
+                assert_eq!(raw.outcome(task).end, TaskResult::Lost, "status first: {status_first}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_snack_for_a_status_that_is_rejected_ends_its_connection() {
+    let (mut raw, conn) = ScriptedTarget::level(1, &[]);
+    let (first, one) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
+    let (second, two) = raw.start(conn, Request::new(LUN, cdb(0, 0, 0)));
+    let _lost = raw.response(conn, one.itt, 0);
+    let response = raw.response(conn, two.itt, 0);
+    raw.send(conn, &response, &[]);
+    assert!(raw.outcome(second).end.is_good());
+    let snack: Snack = raw.expect(conn);
+    let header: Bhs = snack.encode();
+    let reject = Reject { reason: RejectReason::SNACK_REJECT, sn: raw.next_sn(conn), data_sn: DataSn(0) };
+    raw.send(conn, &reject, header.bytes());
+    assert_eq!(raw.why(), Some(ConnectionDown::ProtocolError(ProtocolError::NotRepaired)));
+    assert_eq!(raw.outcome(first).end, TaskResult::Lost);
 }
 
 #[test]
@@ -487,6 +555,12 @@ fn a_lost_management_request_is_repeated_or_its_connection_given_up() {
                             (first.itt, first.cmd_sn, first.immediate)
                         );
                         repeated += 1;
+                        if again.immediate {
+                            // The first copy holds the target's only place for immediate requests.
+                            let reason = RejectReason::TOO_MANY_IMMEDIATE;
+                            let reject = Reject { reason, sn: raw.next_sn(conn), data_sn: DataSn(0) };
+                            raw.send(conn, &reject, sent.bhs.bytes());
+                        }
                     }
                     other => panic!("{other:?}"),
                 }

@@ -2,6 +2,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use base::buffer::Pool;
 use base::state_machine::{Action, ConnId, DisconnectReason};
@@ -37,6 +38,9 @@ pub(super) struct ScriptedTarget {
     /// immediately.
     pub(super) manual: bool,
     pub(super) wanted: Vec<Slot>,
+    /// The addresses of host names, and the addresses to which connections were requested.
+    pub(super) hosts: BTreeMap<&'static str, Vec<SocketAddr>>,
+    pub(super) dialed: Vec<SocketAddr>,
 }
 
 /// The target's end of a connection.
@@ -81,9 +85,16 @@ fn agree(text: &[u8], keys: &[&str]) -> Vec<alloc::string::String> {
 
 impl ScriptedTarget {
     pub(super) fn new(setup: Setup) -> Self {
+        let mut raw = Self::idle(setup);
+        raw.drain();
+        raw
+    }
+
+    /// Returns a session whose first event was not handled yet.
+    pub(super) fn idle(setup: Setup) -> Self {
         let pool = Pool::new(16 << 20);
         let now = Instant(1_000_000_000);
-        let mut raw = Self {
+        Self {
             session: Session::new(now, setup.plan, pool.clone()),
             now,
             pool,
@@ -94,9 +105,9 @@ impl ScriptedTarget {
             window: 64,
             manual: false,
             wanted: Vec::new(),
-        };
-        raw.drain();
-        raw
+            hosts: BTreeMap::new(),
+            dialed: Vec::new(),
+        }
     }
 
     /// Returns a session that is up with one connection, after a login that negotiated these keys.
@@ -215,7 +226,10 @@ impl ScriptedTarget {
     pub(super) fn drain(&mut self) {
         loop {
             while let Some(event) = self.session.poll_event() {
-                if let Event::Connect { slot, .. } = event {
+                if let Event::Resolve { slot, name, .. } = event {
+                    self.session.host_resolved(self.now, slot, self.hosts[&*name].clone());
+                } else if let Event::Connect { slot, to, .. } = event {
+                    self.dialed.push(to);
                     self.wanted.push(slot);
                     if !self.manual {
                         self.connect();

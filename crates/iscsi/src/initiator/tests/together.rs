@@ -279,8 +279,7 @@ fn requests_wait_while_the_target_is_away_and_fail_when_patience_ends() {
 #[test]
 fn an_unreachable_target_is_told_at_once() {
     let mut setup = Setup::default();
-    let other =
-        Portal { address: crate::login::directory::TargetAddress::Socket(portal_address(1)), group: None };
+    let other = Portal { address: crate::login::directory::TargetAddress::Socket(portal_address(1)) };
     setup.plan.portals.push(other);
     let mut pair = Pair::new(setup);
     assert!(pair.session.is_up() || !pair.events.iter().any(|event| matches!(event, Event::Down(_))));
@@ -437,8 +436,8 @@ fn a_redirection_is_followed() {
     //# negotiation if any security negotiation is required, and MUST be accepted by the initiator after the
     //# completion of the security negotiation if any security negotiation is required.
     let mut pair = Pair::new(Setup::default());
-    let to = crate::login::directory::TargetAddress::Socket(portal_address(5));
-    pair.names.moved = Some((portal_address(0), to.clone()));
+    let to = portal_address(5);
+    pair.names.moved = Some((portal_address(0), crate::login::directory::TargetAddress::Socket(to)));
     pair.run();
     assert!(pair.session.is_up(), "{:?}", pair.events);
     assert_eq!(pair.asked_for.last(), Some(&(Slot(0), to)));

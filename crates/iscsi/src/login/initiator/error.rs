@@ -41,6 +41,9 @@ pub enum InitiatorLoginError {
     /// The target sent text while it should wait for the rest of the initiator's text.
     #[error("the target sent text before the initiator's text was complete")]
     TextAmidRequest,
+    /// The portal belongs to another portal group than the session, or the target does not say to which.
+    #[error("the portal is not known to belong to the session's portal group")]
+    OtherPortalGroup,
     /// The target redirects the initiator without an address.
     #[error("the target moved, but did not send its new address")]
     MovedNowhere,

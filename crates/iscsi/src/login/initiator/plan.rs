@@ -6,7 +6,7 @@ use security::opaque::Password;
 
 use crate::chap::{Algorithms, Credentials};
 use crate::keys::DEFAULT_MAX_RECV_DATA_SEGMENT_LENGTH;
-use crate::name::{Cid, IscsiName, Isid, Tsih};
+use crate::name::{Cid, IscsiName, Isid, PortalGroupTag, Tsih};
 use crate::negotiate::{KeyPolicy, SessionParameters};
 
 /// The purpose and the parameters of a login.
@@ -20,6 +20,10 @@ pub struct LoginPlan {
     pub purpose: Purpose,
     /// The initiator's half of the session identifier.
     pub isid: Isid,
+    /// The portal group of the session, or of the lost session that a new one takes the place of. A login at
+    /// a portal of another group fails: a session has its connections in one group, and reinstatement ends no
+    /// session of another group (RFC 7143 §6.3.5). `None`: any group.
+    pub portal_group: Option<PortalGroupTag>,
     /// The number of the connection in its session.
     pub cid: Cid,
     /// The task tag of all requests.
@@ -48,6 +52,7 @@ impl LoginPlan {
             initiator_alias: None,
             purpose,
             isid,
+            portal_group: None,
             cid: Cid(0),
             itt: 0,
             cmd_sn: 1,

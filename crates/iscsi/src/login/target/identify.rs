@@ -45,6 +45,9 @@ impl Identity {
         //# pair.
         let name = sorted.initiator_name.ok_or(LoginError::NoInitiatorName)?;
         let initiator = parse_name(name).map_err(LoginError::BadInitiatorName)?;
+        if !directory.certifies(via, &initiator) {
+            return Err(LoginError::NameNotCertified.into());
+        }
         match sorted.session_type.unwrap_or(b"Normal") {
             b"Discovery" => Self::discovery(initiator, sorted.target_name, fixed, via, directory, out),
             b"Normal" => Self::normal(initiator, sorted.target_name, fixed, via, directory, out),

@@ -2,10 +2,11 @@
 //! session.
 
 use super::super::directory::Directory;
-use super::super::{Guess, LoginError, LoginRequest, PasswordLogin, Stage};
+use super::super::{LoginError, LoginRequest, PasswordLogin, Stage};
 use super::{Auth, Sorted, TargetLogin, readable};
 use crate::opaque::OpaqueError;
 use crate::text::TextBuilder;
+use security::guess_limit::Account;
 
 impl TargetLogin {
     /// Handles a text of the password login: the initiator's first or last step.
@@ -28,7 +29,9 @@ impl TargetLogin {
             //# that completes the text of step 3.
             let context = self.transcript.digest();
             let user = opaque.handle_start(&sorted.opaque, context, *self.entropy, &record_of, out)?;
-            self.guess = Some(Guess { realm, user });
+            // The record is the same in each realm with the same password file.
+            let record = record_of(&user).ok_or(LoginError::AuthenticationSkipped)?;
+            self.guess = Some(Account::of_user(&record, &user));
             return Ok(false);
         }
         //= iscsi-aead#section-3.1

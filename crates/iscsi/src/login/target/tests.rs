@@ -211,6 +211,7 @@ fn every_refusal_has_its_status() {
     };
     let instead = |found| TestSite { instead: Some(found), ..TestSite::open() };
     let discovery = |access| TestSite { discovery: Some(access), ..TestSite::open() };
+    let certified = |name| TestSite { certified: Some(name), ..TestSite::open() };
     let host = "InitiatorName=iqn.2026-11.com.example:host";
     let finder = &format!("{host} SessionType=Discovery");
     let stranger = "InitiatorName=iqn.2026-11.com.example:else TargetName=iqn.2026-11.com.example:disk";
@@ -220,6 +221,8 @@ fn every_refusal_has_its_status() {
         (TestSite::open(), &format!("{NAMES} MaxRecvDataSegmentLength=1"), Status::INITIATOR_ERROR),
         (TestSite::guarded(), NAMES, Status::AUTHENTICATION_FAILURE),
         (TestSite::open(), stranger, Status::AUTHORIZATION_FAILURE),
+        (certified("iqn.2026-11.com.example:else"), NAMES, Status::AUTHORIZATION_FAILURE),
+        (certified("iqn.2026-11.com.example:else"), finder, Status::AUTHORIZATION_FAILURE),
         (discovery(DiscoveryAccess::Forbidden), finder, Status::AUTHORIZATION_FAILURE),
         (TestSite::open(), &format!("{host} TargetName=iqn.2026-11.com.example:no"), Status::NOT_FOUND),
         (TestSite::open(), &format!("{host} TargetName=disk"), Status::NOT_FOUND),

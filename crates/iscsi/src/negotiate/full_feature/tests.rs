@@ -20,6 +20,10 @@ fn target(at: u32) -> IscsiName {
 }
 
 impl Directory for Catalogue {
+    fn certifies(&self, _: &ConnectionPath, _: &IscsiName) -> bool {
+        true
+    }
+
     fn find_target(&self, _: &ConnectionPath, _: &IscsiName, _: &IscsiName) -> TargetLookup {
         TargetLookup::NotFound
     }
@@ -147,6 +151,16 @@ fn lists_ten_thousand_targets_over_as_many_responses_as_it_takes() {
         assert!(requests < 4000, "{requests}");
         assert!(!session.text.is_negotiating());
     }
+}
+
+/// libiscsi declares 256 KiB, and takes one response only.
+#[test]
+fn a_list_of_nearly_the_length_that_the_initiator_takes_is_one_response() {
+    let mut session = Session::discovery(2000);
+    session.max_recv = 256 << 10;
+    let reply = session.say("SendTargets=All").unwrap();
+    assert!(reply.data.len() > 128 << 10, "{}", reply.data.len());
+    assert!(reply.is_final && !reply.cont);
 }
 
 #[test]

@@ -94,6 +94,7 @@ impl Engine {
             traffic: traffic_state(session.traffic),
             repairs: repairs_state(session.repairs),
             lost: session.lost.states().collect(),
+            logout_cause: session.logout_cause,
             connections: session.conns.iter().filter_map(|conn| self.connection_state(*conn)).collect(),
         }
     }

@@ -24,12 +24,13 @@ use crate::pdu::nop_in::NopIn;
 use crate::pdu::{Itt, TargetSn, Ttt};
 use crate::recovery::RecoveryLevel;
 use crate::serial::{CmdSn, StatSn};
-use crate::target::allegiance::{LostConnectionState, retention};
+use crate::target::allegiance::{LostConnectionState, MAX_LOST, retention};
 use crate::target::arena::Key;
 use crate::target::connection::index;
 use crate::target::contract::{Event, Repairs, SessionUp, Traffic};
 use crate::target::engine::Engine;
 use crate::target::initiator_notes::Takeovers;
+use crate::target::logout_cause::LogoutCause;
 use crate::target::output::{Body, Control};
 use crate::target::protection::Protection;
 use crate::target::session::{Request, Session};
@@ -61,6 +62,7 @@ pub(super) struct Resumed {
     traffic: Traffic,
     repairs: Repairs,
     lost: Vec<LostConnectionState>,
+    logout_cause: LogoutCause,
     connections: Vec<ResumedConnection>,
 }
 
@@ -109,9 +111,8 @@ impl Engine {
                 protection: Level::from_code(login.protection).ok_or(ResumeError::Protection)?,
             }),
         };
-        let lost_max = usize::from(MAX_CONNECTIONS);
         let keeps_lost = parameters.error_recovery_level.reassigns_tasks();
-        if state.lost.len() > if keeps_lost { lost_max } else { 0 } {
+        if state.lost.len() > if keeps_lost { MAX_LOST } else { 0 } {
             return Err(ResumeError::LostConnections);
         }
         Ok(Resumed {
@@ -145,6 +146,7 @@ impl Engine {
             traffic: traffic(&state)?,
             repairs: repairs(&state)?,
             lost: state.lost,
+            logout_cause: state.logout_cause,
         })
     }
 
@@ -266,6 +268,7 @@ impl Engine {
             session.password_login = resumed.password_login;
             session.began = now.before(resumed.age);
             session.takeovers = resumed.takeovers;
+            session.logout_cause = resumed.logout_cause;
             session.traffic = resumed.traffic;
             session.repairs = resumed.repairs;
             session.is_announced = true;
@@ -309,7 +312,7 @@ impl Engine {
         let parameters = &session.parameters;
         let retention = retention(parameters.default_time2wait, parameters.default_time2retain);
         for LostConnectionState { cid, logged_out } in lost {
-            session.lost.insert(*cid, *logged_out, now, retention);
+            session.lost.insert((*cid, *logged_out), now, retention, &[]);
         }
         if let Some(next) = session.lost.next_expiry() {
             self.timers.set(Owner::Session(key), &mut session.deadlines, Timer::Retain, next);

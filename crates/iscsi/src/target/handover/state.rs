@@ -15,6 +15,7 @@ use crate::aead::record_state::RecordKeysState;
 use crate::name::{IscsiName, PortalGroupTag};
 use crate::target::allegiance::LostConnectionState;
 use crate::target::initiator_notes::TakeoversState;
+use crate::target::logout_cause::LogoutCause;
 
 /// The state of an idle session: [`Engine::export`](crate::target::engine::Engine::export) returns it, and
 /// [`Engine::resume`](crate::target::engine::Engine::resume) takes it. It contains the keys of AEAD digests,
@@ -47,6 +48,9 @@ pub struct SessionState {
     pub(super) repairs: RepairsState,
     /// Lost connections without tasks. A login or logout can name their CIDs.
     pub(super) lost: Vec<LostConnectionState>,
+    /// What decides whose decision a logout is.
+    #[serde(default, skip_serializing_if = "LogoutCause::is_none")]
+    pub(super) logout_cause: LogoutCause,
     /// The connections, the leading one first.
     pub(super) connections: Vec<ConnectionState>,
 }

@@ -64,6 +64,20 @@ fn discovery_sessions_take_no_place_from_others_and_the_oldest_goes_first() {
 }
 
 #[test]
+fn an_address_with_very_many_discovery_sessions_ends_only_its_own() {
+    let mut world = World::new();
+    let mut discover_from = |address: [u8; 4], isid| {
+        let conn = world.connect_from((address, 40_000).into());
+        assert_eq!(world.login_pdu(conn, isid, &["SessionType=Discovery"]).status, 0);
+        conn
+    };
+    let other = discover_from([192, 0, 2, 9], 200);
+    let many: Vec<ConnId> = (0..150).map(|isid| discover_from([192, 0, 2, 10], isid)).collect();
+    assert_eq!(world.ended(other), None);
+    assert_eq!(many.iter().filter(|conn| world.ended(**conn).is_some()).count(), 23);
+}
+
+#[test]
 fn a_discovery_session_ends_when_it_asks_nothing_and_when_it_asks_for_ever() {
     let mut world = World::with(Limits { ping_after: Duration::MAX, ..Limits::default() }, keys());
     let (silent, busy) = (discover(&mut world, 1), discover(&mut world, 2));
@@ -135,7 +149,7 @@ fn a_session_without_connections_gives_way_to_a_newcomer_the_oldest_first() {
             assert_eq!(log_in(&mut world, conn, isid, &LEVEL_2).status, 0, "full {full}");
             assert!(
                 world.events.iter().any(|event| matches!(event,
-                Event::SessionDown { session, why: SessionEnd::ConnectionLost } if *session == sessions[oldest].1))
+                Event::SessionDown { session, why: SessionEnd::ConnectionLost(_) } if *session == sessions[oldest].1))
             );
         }
         // A session with a responsive connection is not evicted.

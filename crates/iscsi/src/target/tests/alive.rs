@@ -1,5 +1,7 @@
 //! Pings, silence, and connections that end.
 
+use alloc::string::ToString;
+
 use base::state_machine::{Action, DisconnectReason};
 use base::time::Duration;
 
@@ -8,7 +10,7 @@ use crate::pdu::nop_in::NopIn;
 use crate::pdu::nop_out::NopOut;
 use crate::pdu::{Itt, Ttt};
 use crate::serial::{CmdSn, StatSn};
-use crate::target::contract::{Event, SessionEnd, SessionLimits};
+use crate::target::contract::{ConnectionLoss, Event, SessionEnd, SessionLimits};
 use crate::target::engine::Limits;
 
 fn ping(world: &mut World, conn: base::state_machine::ConnId) -> NopOut {
@@ -126,7 +128,7 @@ fn a_connection_that_goes_takes_its_session_and_tasks_along() {
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
     match world.next_event() {
         Some(Event::SessionDown { session, why }) => {
-            assert_eq!((session, why), (up.session, SessionEnd::ConnectionLost));
+            assert_eq!((session, why), (up.session, SessionEnd::ConnectionLost(ConnectionLoss::Failed)));
         }
         other => panic!("{other:?}"),
     }
@@ -136,6 +138,29 @@ fn a_connection_that_goes_takes_its_session_and_tasks_along() {
     world.finish(task, transport::target::Finish::good(0));
     assert!(world.events.is_empty());
     assert_eq!(world.engine.sessions().count(), 0);
+}
+
+#[test]
+fn the_end_of_a_session_names_the_error_of_its_connection() {
+    for (why, told) in [
+        (DisconnectReason::Closed, "the target lost the last connection: closed by peer"),
+        (DisconnectReason::Reset, "the target lost the last connection: connection reset by peer"),
+        (DisconnectReason::TimedOut, "the target lost the last connection: connection timed out"),
+        (DisconnectReason::Unreachable, "the target lost the last connection: host or network unreachable"),
+        (DisconnectReason::Failed, "the target lost the last connection: the transport failed"),
+        (DisconnectReason::Stalled, "the initiator did not answer in time"),
+        (DisconnectReason::Shutdown, "the target closed the session"),
+    ] {
+        let mut world = World::new();
+        let (conn, up) = world.login(&[]);
+        world.hang_up(conn, why);
+        match world.next_event() {
+            Some(Event::SessionDown { session, why }) => {
+                assert_eq!((session, why.to_string().as_str()), (up.session, told));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ use crate::pdu::tmf_request::TmfRequest;
 use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Itt, Opcode, PduHeader};
 use crate::serial::{DataSn, R2tSn, StatSn};
-use crate::target::contract::{Event, SessionEnd};
+use crate::target::contract::{ConnectionLoss, Event, SessionEnd};
 use crate::target::engine::Limits;
 
 /// Logs a connection out for recovery.
@@ -367,7 +367,7 @@ fn a_session_without_connections_waits_its_time_and_no_longer() {
         let (mut world, conns, tsih) = session(2, 1);
         let command = world.command(conns[0]);
         let task = start(&mut world, &conns, conns[0], &command);
-        world.hang_up(conns[0], DisconnectReason::Failed);
+        world.hang_up(conns[0], DisconnectReason::Reset);
         assert_eq!(world.engine.sessions().next().unwrap().lost, 1);
         world.pass(Duration::from_secs(back_after));
         let (new, status) = world.join(conns[0], tsih, 1, &[]);
@@ -383,7 +383,7 @@ fn a_session_without_connections_waits_its_time_and_no_longer() {
         } else {
             assert_ne!(status, 0);
             assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
-            assert_eq!(downs(&world), [SessionEnd::ConnectionLost]);
+            assert_eq!(downs(&world), [SessionEnd::ConnectionLost(ConnectionLoss::Reset)]);
             assert_eq!((world.engine.sessions().count(), world.engine.tasks.len()), (0, 0));
         }
     }
@@ -454,7 +454,7 @@ fn below_level_2_and_with_nothing_retained_nothing_is_reassigned() {
     let task = start(&mut world, &[conn], conn, &command);
     world.hang_up(conn, DisconnectReason::Failed);
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
-    assert_eq!(downs(&world), [SessionEnd::ConnectionLost]);
+    assert_eq!(downs(&world), [SessionEnd::ConnectionLost(ConnectionLoss::Failed)]);
 }
 
 #[test]
@@ -568,6 +568,6 @@ fn a_reset_may_meet_a_logout_that_ends_the_session() {
     // none any more.
     let reset = world.manage(conn, TmfFunction::TARGET_WARM_RESET);
     world.send(conn, &reset, &[]);
-    assert_eq!(downs(&world), [SessionEnd::ConnectionLost]);
+    assert_eq!(downs(&world), [SessionEnd::ConnectionLost(ConnectionLoss::GivenUp)]);
     assert_eq!(world.engine.stats().bugs, 0);
 }

@@ -57,7 +57,7 @@ fn connect(engine: &mut Engine, world: &World, conn: ConnId, port: u16) {
 
 /// Replaces the engine by one to which the session moves. Its connections get the numbers from `first` on.
 /// Returns them and the reported session.
-fn move_session(world: &mut World, first: u32) -> (Vec<ConnId>, SessionUp) {
+pub(super) fn move_session(world: &mut World, first: u32) -> (Vec<ConnId>, SessionUp) {
     let (document, old) = exported(world);
     let limits = world.engine.limits;
     let mut engine = Engine::new(limits, world.pool.clone());

@@ -30,7 +30,7 @@ use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Itt, Opcode, Ttt};
 use crate::serial::StatSn;
 use crate::target::contract::{Event, SessionEnd};
-use crate::target::engine::Limits;
+use crate::target::engine::{Limits, MAX_CONTROL_QUEUED};
 use crate::target::protection::Protection;
 
 pub(super) fn several(level: u8) -> KeyPolicy {
@@ -71,7 +71,7 @@ pub(super) fn issue_on_each(world: &mut World, conns: &[ConnId]) -> Vec<TaskRef>
     issued.collect()
 }
 
-fn logout(world: &mut World, on: ConnId, reason: LogoutReason, cid: u16) -> LogoutResponse {
+pub(super) fn logout(world: &mut World, on: ConnId, reason: LogoutReason, cid: u16) -> LogoutResponse {
     let (itt, cmd_sn) = world.numbers(on);
     let request = LogoutRequest { immediate: true, reason, itt, cid, cmd_sn, exp_stat_sn: StatSn(0) };
     world.send(on, &request, &[]);
@@ -495,6 +495,60 @@ fn a_fence_falls_with_the_connection_that_it_waits_for_and_in_time() {
     }
 }
 
+#[test]
+fn functions_whose_responses_wait_for_acknowledgements_are_bounded() {
+    for immediate in [true, false] {
+        let (mut world, conns, _) = session(0, 2);
+        let command = world.command(conns[1]);
+        issue(&mut world, &conns, conns[1], &command, &[]);
+        let up = world.expect_command();
+        // The initiator does not acknowledge this response, for which the fences wait.
+        world.finish(up.task, Finish::good(0));
+        let mut answered = 0;
+        // Requests beyond the limit are refused, and the refusals wait as well.
+        for _ in 0..2 * MAX_CONTROL_QUEUED {
+            if world.ended(conns[0]).is_some() {
+                break;
+            }
+            let abort = TmfRequest { immediate, ..world.manage(conns[0], TmfFunction::ABORT_TASK_SET) };
+            world.send(conns[0], &abort, &[]);
+            if !immediate {
+                world.peers.get_mut(&conns[0]).unwrap().cmd_sn = abort.cmd_sn.next().0;
+            }
+            while let Some(event) = world.next_event() {
+                if let Event::Tmf(manage) = event {
+                    answered += 1;
+                    world.engine.finish_tmf(manage.tmf, TmfResult::COMPLETE);
+                    world.drain();
+                }
+            }
+        }
+        assert_eq!(answered, Limits::default().immediate_max);
+        // The window ends requests in the order of the CmdSNs, the bound on refusals those that are
+        // immediate.
+        assert_eq!(world.ended(conns[0]).is_some(), immediate);
+    }
+}
+
+#[test]
+fn a_command_that_a_slower_connection_carries_is_awaited() {
+    let (mut world, conns, up) = session(0, 2);
+    let slow = world.command(conns[0]);
+    let next = ScsiCommand { cmd_sn: slow.cmd_sn.next(), ..world.command(conns[1]) };
+    world.send(conns[1], &next, &[]);
+    world.pass(Duration::from_secs(20));
+    assert_eq!(world.engine.sessions().count(), 1, "{up:?}");
+    world.send(conns[0], &slow, &[]);
+    for _ in [slow, next] {
+        world.expect_command();
+    }
+    // A command that does not come ends the session.
+    let next = ScsiCommand { cmd_sn: next.cmd_sn.next().next(), ..world.command(conns[1]) };
+    world.send(conns[1], &next, &[]);
+    world.pass(Duration::from_secs(35));
+    assert_eq!(world.engine.sessions().count(), 0);
+}
+
 /// Sense data of a unit attention condition: a bus device reset function occurred.
 const RESET_OCCURRED: [u8; 18] = [0x70, 0, 0x06, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x29, 0x03, 0, 0, 0, 0];
 const UNIT_ATTENTION: Finish<'_> =
@@ -713,15 +767,20 @@ fn a_session_that_acknowledges_nothing_keeps_a_window_of_answers_over_all_its_co
 }
 
 #[test]
-fn a_connection_that_is_logging_out_may_end_after_its_session_lost_the_others() {
+fn a_logout_of_the_last_connection_left_is_answered_and_ends_the_session() {
     let (mut world, conns, _) = session(0, 2);
     let read = world.read(conns[1], 100);
-    world.start(conns[1], &read, &[]);
+    let task = world.start(conns[1], &read, &[]).task;
     let (itt, cmd_sn) = world.numbers(conns[1]);
     let reason = LogoutReason::CloseConnection;
     let request = LogoutRequest { immediate: true, reason, itt, cid: 1, cmd_sn, exp_stat_sn: StatSn(0) };
     world.send(conns[1], &request, &[]);
     world.hang_up(conns[0], DisconnectReason::Failed);
-    assert!(!world.engine.received_eof(world.now, conns[1]));
+    assert!(world.engine.received_eof(world.now, conns[1]));
+    world.finish(task, Finish::good(0));
+    assert_eq!(world.expect::<ScsiResponse>(conns[1]).itt, read.itt);
+    assert_eq!(world.expect::<LogoutResponse>(conns[1]).response, LogoutResult::CLOSED);
+    assert_eq!(world.ended(conns[1]), Some(Action::Close(conns[1])));
+    assert_eq!(world.engine.sessions().count(), 0);
     assert_eq!(world.engine.stats().bugs, 0);
 }

@@ -23,7 +23,7 @@ use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::tmf_request::TmfRequest;
 use crate::pdu::{Itt, PduHeader, Ttt};
 use crate::serial::{CmdSn, DataSn, StatSn};
-use crate::target::contract::{AsyncEvent, Event, LoginRefusals, SessionEnd};
+use crate::target::contract::{AsyncEvent, ConnectionLoss, Event, LoginRefusals, SessionEnd};
 use crate::target::engine::{Limits, MAX_CONTROL_QUEUED};
 use crate::target::protocol_error::ProtocolError;
 use crate::target::{MAX_CONNECTIONS, MAX_ERROR_RECOVERY_LEVEL};
@@ -357,7 +357,7 @@ fn a_connection_lost_while_its_logout_waits_ends_its_session_once() {
     world.send(conn, &asked, &[]);
     world.hang_up(conn, DisconnectReason::Failed);
     assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
-    assert_eq!(downs(&mut world), [(up.session, SessionEnd::ConnectionLost)]);
+    assert_eq!(downs(&mut world), [(up.session, SessionEnd::ConnectionLost(ConnectionLoss::Failed))]);
     world.pass(Duration::from_secs(60));
     assert!(world.events.is_empty());
 }
@@ -585,7 +585,7 @@ fn a_logout_in_time_satisfies_the_request_for_it() {
     let asked = logout(&mut world, conn, LogoutReason::CloseConnection, 0);
     world.send(conn, &asked, &[]);
     assert_eq!(world.expect::<LogoutResponse>(conn).response, LogoutResult::CLOSED);
-    assert_eq!(downs(&mut world), [(up.session, SessionEnd::LoggedOut)]);
+    assert_eq!(downs(&mut world), [(up.session, SessionEnd::LogoutCaused)]);
     world.pass(Duration::from_secs(60));
     assert_eq!(world.ended(conn), Some(Action::Close(conn)));
 }

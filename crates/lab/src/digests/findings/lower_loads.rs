@@ -2,12 +2,14 @@
 
 use super::STRONGEST;
 use super::tables::{by_path, change_cell, processor_time, values};
+use crate::bench::Histogram;
 use crate::digests::costs::{change_of, mean_change};
 use crate::digests::samples::{CellSamples, Measured, Sample};
 use crate::plan::{Digests, Link};
 use crate::report::Table;
 use crate::report::cells::finite;
-use crate::statistics::estimate;
+use crate::report::doubts::Doubts;
+use crate::statistics::{Resolution, estimate};
 use crate::text::{capitalized, change, counted, percent};
 
 /// Below this percentage of commands that could be started, the offered load was not reached.
@@ -17,7 +19,7 @@ const REACHED_FROM: f64 = 98.0;
 type Quantity = fn(&Sample) -> Option<f64>;
 
 const MEDIAN: Quantity = |sample| Some(sample.p50);
-const P99: Quantity = |sample| Some(sample.p99);
+const P99: Quantity = |sample| sample.p99;
 
 /// Returns for each path the latency that digests cost, and the processor time.
 pub(super) fn tables(measured: &Measured) -> Vec<Table> {
@@ -39,7 +41,7 @@ pub(super) fn tables(measured: &Measured) -> Vec<Table> {
         let mut row = vec![finite(offered(samples)), started(Digests::None), started(Digests::Both)];
         for of in [MEDIAN, P99] {
             row.extend([Digests::None, Digests::Both].map(|digests| values(samples, digests, measured, of)));
-            let change = change_of(samples, Digests::Both, of);
+            let change = change_of(samples, Digests::Both, (of, Histogram::RESOLUTION));
             row.push(change_cell(change.as_ref(), Digests::Both, measured));
         }
         row
@@ -56,20 +58,41 @@ fn offered(samples: &CellSamples) -> f64 {
     estimate(&offered).value
 }
 
+/// Returns what speaks against means over the lower loads on a link. The throughput is given there, so the
+/// latencies tell.
+pub(super) fn doubts(measured: &Measured, link: Link) -> Doubts {
+    let mut doubts = Doubts::default();
+    for samples in measured.lower_loads().filter(|samples| samples.cell.link == link) {
+        let workload = format!("{}, {}", samples.cell.workload(), samples.cell.path());
+        let base = || format!("the median latency without digests ({workload})");
+        doubts.look_at_base(base, &samples.values(Digests::None, MEDIAN));
+        for (digests, name) in STRONGEST {
+            if let Some(change) = change_of(samples, digests, (MEDIAN, Histogram::RESOLUTION)) {
+                doubts.add_latency(format!("{name} than none ({workload})"), change);
+            }
+        }
+    }
+    doubts
+}
+
 /// Tells what both digests, or the strongest setting that was measured, change on a link at the highest of
 /// the lower loads.
 pub(super) fn answer(measured: &Measured, link: Link) -> Option<String> {
     let on_link = || measured.lower_loads().filter(move |samples| samples.cell.link == link);
     let load = on_link().map(|samples| samples.cell.load).max()?;
     let at_load = || on_link().filter(move |samples| samples.cell.load == load);
-    let (digests, name) =
-        STRONGEST.into_iter().find(|(digests, _)| mean_change(at_load(), *digests, MEDIAN).is_some())?;
-    let mean = |of: Quantity| mean_change(at_load(), digests, of);
-    let (median, count) = mean(MEDIAN)?;
-    let (p99, _) = mean(P99)?;
-    let (ends, cpu) = match mean(|sample| Some(sample.initiator_cpu + sample.target_cpu?)) {
+    let is_measured = |digests| mean_change(at_load(), digests, (MEDIAN, Histogram::RESOLUTION)).is_some();
+    let (digests, name) = STRONGEST.into_iter().find(|(digests, _)| is_measured(*digests))?;
+    let latency = |of: Quantity| mean_change(at_load(), digests, (of, Histogram::RESOLUTION));
+    let spent = |of: Quantity| mean_change(at_load(), digests, (of, Resolution::EXACT));
+    let (median, count) = latency(MEDIAN)?;
+    let p99 = latency(P99).map_or_else(String::new, |(p99, of)| {
+        let of = if of == count { String::new() } else { format!(" (of {})", counted(of, "workload")) };
+        format!(", the 99th percentile by {}{of}", change(&p99))
+    });
+    let (ends, cpu) = match spent(|sample| Some(sample.initiator_cpu + sample.target_cpu?)) {
         Some((cpu, _)) => ("both ends", cpu),
-        None => ("the initiator", mean(|sample| Some(sample.initiator_cpu))?.0),
+        None => ("the initiator", spent(|sample| Some(sample.initiator_cpu))?.0),
     };
     let place = match link {
         Link::AsItIs => "this path".to_owned(),
@@ -84,11 +107,10 @@ pub(super) fn answer(measured: &Measured, link: Link) -> Option<String> {
         format!("If an application uses only {load} % of what {place} can do, digests cost it no throughput")
     };
     Some(format!(
-        "{throughput}. {} change the median latency by {}, the 99th percentile by {}, and the processor time of {ends} \
+        "{throughput}. {} change the median latency by {}{p99}, and the processor time of {ends} \
          by {}{mean}.",
         capitalized(name),
         change(&median),
-        change(&p99),
         change(&cpu)
     ))
 }

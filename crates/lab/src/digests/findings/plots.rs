@@ -1,6 +1,6 @@
 //! The plots of the report.
 
-use crate::digests::costs::{change_of, throughput as throughput_of};
+use crate::digests::costs::{RATE, change_of, throughput as throughput_of};
 use crate::digests::samples::{Cell, CellSamples, Measured};
 use crate::plan::{Digests, size_text};
 use crate::report::cells::bars;
@@ -35,7 +35,7 @@ fn lines(cells: &[&CellSamples]) -> Option<Plot> {
     let path = cells.first()?.cell.path();
     let mut series: Vec<Series> = Vec::new();
     for samples in cells {
-        let change = change_of(samples, Digests::Both, throughput_of);
+        let change = change_of(samples, Digests::Both, RATE);
         let Some(change) = change.filter(|change| change.low.is_finite() && change.high.is_finite()) else {
             continue;
         };

@@ -1,12 +1,12 @@
 //! The tables of the report.
 
 use crate::bed::LinkPlan;
-use crate::digests::costs::{Cost, change_of, link_limit};
+use crate::digests::costs::{Cost, RATE, change_of, link_limit};
 use crate::digests::samples::{Cell as Workload, CellSamples, Measured, Sample};
 use crate::plan::{Digests, Link, Mix};
 use crate::report::cells::{NOT_MEASURED, change_cell as cell_of_change, columns, finite};
 use crate::report::{Cell, Table};
-use crate::statistics::{Change, estimate};
+use crate::statistics::{Change, Resolution, estimate};
 
 /// What stands where a target does not offer a setting, or where the run ended too early.
 const NOT_OFFERED: &str = "not offered";
@@ -66,7 +66,7 @@ pub(super) fn latency(measured: &Measured) -> Vec<Table> {
         ("99.9 %, both", "µs"),
     ];
     let percentiles: [fn(&Sample) -> Option<f64>; 3] =
-        [|sample| Some(sample.p50), |sample| Some(sample.p99), |sample| sample.p999];
+        [|sample| Some(sample.p50), |sample| sample.p99, |sample| sample.p999];
     by_path(measured.full_load(), "Latency", &titles, |samples| {
         let both = |of| [Digests::None, Digests::Both].map(|digests| values(samples, digests, measured, of));
         percentiles.into_iter().flat_map(both).collect()
@@ -95,7 +95,7 @@ pub(super) fn processor_time<'a>(
         let end = |of: fn(&Sample) -> Option<f64>| {
             let [none, both] =
                 [Digests::None, Digests::Both].map(|digests| values(samples, digests, measured, of));
-            let change = change_of(samples, Digests::Both, of);
+            let change = change_of(samples, Digests::Both, (of, Resolution::EXACT));
             [none, both, change_cell(change.as_ref(), Digests::Both, measured)]
         };
         ends.into_iter().flat_map(end).collect()
@@ -185,7 +185,7 @@ pub(super) fn published(measured: &Measured) -> Vec<Table> {
         let base = values(samples, Digests::None, measured, |sample| Some(sample.throughput));
         let mut row = vec![Cell::Text(name), Cell::Text(mtu), base];
         row.extend(COMPARED.map(|digests| {
-            let change = change_of(samples, digests, |sample| Some(sample.throughput));
+            let change = change_of(samples, digests, RATE);
             change_cell(change.as_ref(), digests, measured)
         }));
         row

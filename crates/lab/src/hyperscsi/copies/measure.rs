@@ -188,7 +188,7 @@ pub(in crate::hyperscsi) fn measure_all(
         }
         for round in 0..rounds {
             for at in &here {
-                for place in rounds::order(carriers.len(), round, *at) {
+                for place in rounds::order(carriers.len(), (round, *at), plan.seed) {
                     let Some(samples) = copies.cells.get_mut(*at) else { continue };
                     let (Some(open), files) = (carriers.get_mut(place), samples.cell.files) else { continue };
                     let carrier = open.carrier;

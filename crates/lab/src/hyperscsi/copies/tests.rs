@@ -3,6 +3,8 @@ use std::sync::atomic::AtomicBool;
 
 use super::disks::{copy_files, first_difference};
 use super::*;
+use crate::hyperscsi::findings::copies::comparisons;
+use crate::statistics::estimate;
 use crate::target_process::PrivateDirectory;
 
 fn sample(throughput: f64) -> CopySample {
@@ -39,6 +41,34 @@ fn a_share_is_that_of_the_slower_of_the_disk_and_the_link() {
     let unshaped = CopyCell { link: Link::Unshaped, ..samples.cell };
     let samples = CopySamples { cell: unshaped, ..samples.clone() };
     assert_eq!(samples.of_slower(Carrier::HyperScsi, Direction::To), [55.0; 3]);
+}
+
+/// Rounds that vary by a quarter as a whole: medians and their intervals overlap, and the ratios do not vary.
+#[test]
+fn paired_rounds_show_what_overlapping_intervals_hide() {
+    let plan = HyperScsiPlan { mtu: vec![1500], ..HyperScsiPlan::quick() };
+    let mut copies = Copies::new(&plan);
+    for (carrier, lists) in copies.cells.iter_mut().flat_map(|samples| &mut samples.carriers) {
+        for list in lists {
+            for (round, noise) in [(100.0, 1.0), (80.0, 1.002), (90.0, 0.999), (110.0, 1.001), (85.0, 0.998)]
+            {
+                list.push(sample(match carrier {
+                    Carrier::HyperScsi => round * 1.013,
+                    Carrier::Iscsi => round * noise,
+                    Carrier::Local => 200.0,
+                    Carrier::Nfs => continue,
+                }));
+            }
+        }
+    }
+    let found = comparisons(&copies);
+    assert_eq!(found.len(), 2, "both directions, and nothing of NFS");
+    for one in &found {
+        assert!(one.change.significant && (one.change.percent - 1.3).abs() < 0.2, "{one:?}");
+    }
+    let values = |carrier| copies.cells[0].values(carrier, Direction::To, |sample| Some(sample.throughput));
+    let [ours, theirs] = [Carrier::HyperScsi, Carrier::Iscsi].map(|carrier| estimate(&values(carrier)));
+    assert!(ours.low < theirs.high, "the intervals of the medians overlap: {ours:?}, {theirs:?}");
 }
 
 #[test]

@@ -2,29 +2,82 @@
 
 use crate::hyperscsi::carrier::Carrier;
 use crate::hyperscsi::copies::{Copies, CopySample, CopySamples, Direction};
-use crate::report::cells::{bars, columns, estimated};
+use crate::report::cells::{bars, change_cell, columns, estimated};
+use crate::report::doubts::{Doubts, steady_groups};
 use crate::report::{Axis, Cell, Plot, Section, Table};
-use crate::statistics::estimate;
-use crate::text::joined;
+use crate::statistics::{Change, Pairing, estimate, holm, percent_change};
+use crate::text::{change, counted, joined};
 
 /// The percent of the local disk's speed that copies by cp(1) reached (Khoo, Wang, Yeo).
 pub(super) const PUBLISHED: [(Carrier, f64); 3] =
     [(Carrier::HyperScsi, 99.81), (Carrier::Iscsi, 60.40), (Carrier::Nfs, 49.25)];
 
+/// The change of the throughput of a copy from one carrier to another, by the rounds.
+#[derive(Clone, Debug)]
+pub(in crate::hyperscsi) struct Comparison {
+    /// The place of the set of files among the copies.
+    at: usize,
+    direction: Direction,
+    base: Carrier,
+    other: Carrier,
+    pub(in crate::hyperscsi) change: Change,
+}
+
+/// The carriers that are compared.
+const COMPARED: [(Carrier, Carrier); 3] = [
+    (Carrier::Iscsi, Carrier::HyperScsi),
+    (Carrier::Nfs, Carrier::HyperScsi),
+    (Carrier::Nfs, Carrier::Iscsi),
+];
+
+/// Returns the changes of every set of files in both directions. Medians and their intervals cannot tell what
+/// the rounds can: a round that is slow as a whole cancels out. The significance is corrected for the number
+/// of comparisons.
+pub(in crate::hyperscsi) fn comparisons(copies: &Copies) -> Vec<Comparison> {
+    let mut all = Vec::new();
+    for (at, samples) in copies.cells.iter().enumerate() {
+        for (direction, (base, other)) in
+            Direction::BOTH.into_iter().flat_map(|direction| COMPARED.map(|pair| (direction, pair)))
+        {
+            let rates = |carrier| samples.values(carrier, direction, |sample| Some(sample.throughput));
+            // A carrier that failed has fewer rounds; the later ones of the other are left out.
+            let (before, after) = (rates(base), rates(other));
+            if !before.is_empty() && !after.is_empty() {
+                let change = percent_change(&before, &after, Pairing::Paired);
+                all.push(Comparison { at, direction, base, other, change });
+            }
+        }
+    }
+    holm(all.iter_mut().map(|found| &mut found.change));
+    all
+}
+
 /// Returns the section; none without copies.
 pub(super) fn section(copies: &Copies) -> Option<Section> {
+    let found = comparisons(copies);
+    let changes = (!found.is_empty()).then(|| changes(copies, &found));
     copies.has_samples().then(|| Section {
         title: "Copies of files".to_owned(),
         text: vec![TEXT.to_owned(), format!("LUNs became disks by {}.", copies.device)],
-        tables: copies.cells.iter().flat_map(|samples| [throughput(samples), costs(samples)]).collect(),
+        tables: copies
+            .cells
+            .iter()
+            .flat_map(|samples| [throughput(samples), costs(samples)])
+            .chain(changes)
+            .collect(),
         plots: shares(copies).into_iter().collect(),
     })
 }
 
 /// Tells how much of what the disk and the link allow the copies of the longest files reach, for each path.
 pub(super) fn summary(copies: &Copies) -> Vec<String> {
-    let mut told: Vec<String> = Vec::new();
-    for samples in &copies.cells {
+    let all = copies.cells.iter().enumerate();
+    let (steady, mut told) =
+        steady_groups(all, |(_, samples)| (format!("copies of {}", named(samples)), doubts(samples)));
+    let is_steady = |found: &Comparison| steady.iter().any(|(at, _)| *at == found.at);
+    let found: Vec<Comparison> = comparisons(copies).into_iter().filter(is_steady).collect();
+    told.extend(findings(copies, &found));
+    for (_, samples) in steady {
         let longest = copies
             .cells
             .iter()
@@ -51,6 +104,88 @@ pub(super) fn summary(copies: &Copies) -> Vec<String> {
         ));
     }
     told
+}
+
+/// Returns what speaks against headlines of a set of files. The bases are what the slower of the local disk
+/// and the link allows, and iSCSI. A copy over a network does more than what they allow: it passes both.
+fn doubts(samples: &CopySamples) -> Doubts {
+    let mut doubts = Doubts::default();
+    for direction in Direction::BOTH {
+        let (copy, allowed) =
+            (format!("{} {}", named(samples), direction.name()), samples.allowed(direction));
+        let rates = |carrier| samples.values(carrier, direction, |sample| Some(sample.throughput));
+        doubts.look_at_base(|| format!("what the disk and the link allow ({copy})"), &allowed);
+        doubts.look_at_base(|| format!("{} ({copy})", Carrier::Iscsi.name()), &rates(Carrier::Iscsi));
+        for carrier in Carrier::REMOTE {
+            let remote = rates(carrier);
+            if !allowed.is_empty() && !remote.is_empty() {
+                let change = percent_change(&allowed, &remote, Pairing::Paired);
+                doubts.add_cost(format!("{} than the disk and the link ({copy})", carrier.name()), change);
+            }
+        }
+    }
+    doubts
+}
+
+/// Tells what the rounds show of HyperSCSI and iSCSI. The comparisons are those that headlines may use.
+fn findings(copies: &Copies, found: &[Comparison]) -> Option<String> {
+    let of_iscsi: Vec<&Comparison> =
+        found.iter().filter(|found| (found.base, found.other) == COMPARED[0]).collect();
+    let described = |found: &&Comparison| {
+        let samples = copies.cells.get(found.at)?;
+        Some(format!("{} {} {}", named(samples), found.direction.name(), change(&found.change)))
+    };
+    let cases = counted(of_iscsi.len(), "case");
+    let (shown, open): (Vec<&Comparison>, Vec<&Comparison>) =
+        of_iscsi.into_iter().partition(|found| found.change.significant);
+    let shown: Vec<String> = shown.iter().filter_map(described).collect();
+    let widest = open.iter().filter(|found| found.change.low.is_finite() && found.change.high.is_finite());
+    let widest = widest.max_by(|a, b| width(a).total_cmp(&width(b))).and_then(described);
+    let open = (!open.is_empty()).then(|| {
+        let widest =
+            widest.map_or_else(String::new, |widest| format!("; the widest interval is that of {widest}"));
+        format!(
+            "in {} of {cases} the difference may be chance, which does not show that there is none{widest}",
+            open.len()
+        )
+    });
+    let shown = (!shown.is_empty()).then(|| format!("it changes by {}", joined(&shown)));
+    let parts: Vec<String> = shown.into_iter().chain(open).collect();
+    (!parts.is_empty()).then(|| {
+        format!(
+            "The throughput of copies over HyperSCSI, against iSCSI in the same rounds (Holm's correction): {}.",
+            parts.join("; ")
+        )
+    })
+}
+
+fn width(found: &Comparison) -> f64 {
+    found.change.high - found.change.low
+}
+
+/// Returns the table with the changes within the rounds.
+fn changes(copies: &Copies, found: &[Comparison]) -> Table {
+    let titles =
+        [("files", ""), ("from", ""), ("to", ""), ("change of throughput", "%"), ("significant", "")];
+    let row = |one: &Comparison| {
+        let samples = copies.cells.get(one.at)?;
+        let files = format!("{} {}", named(samples), one.direction.name());
+        let significant = if one.change.significant { "yes" } else { "no" };
+        let [files, base, other, significant] =
+            [files.as_str(), one.base.name(), one.other.name(), significant]
+                .map(|text| Cell::Text(text.to_owned()));
+        Some(vec![files, base, other, change_cell(Some(&one.change)), significant])
+    };
+    Table {
+        caption: "Changes of the throughput of copies, by the ratios within the rounds".to_owned(),
+        columns: columns(&titles),
+        rows: found.iter().filter_map(row).collect(),
+    }
+}
+
+/// Names a set of files with its path.
+fn named(samples: &CopySamples) -> String {
+    format!("{} ({})", described(samples), samples.cell.path())
 }
 
 /// Returns the rows for the table of published figures: what, the unit, and the share over HyperSCSI, iSCSI
@@ -167,5 +302,6 @@ const TEXT: &str = "Files are copied from memory to a file system (ext4) and bac
      nfs-cp is its client, which has one read or write of up to 1 MiB under way; files below 1 MiB are not copied by it, \
      since it connects and mounts for each. The published shares are those of a disk that was slower than the link. Here \
      the disk is memory and faster, so that there are two shares: of the local disk, and of the slower of the local \
-     disk and the link, which is what full Ethernet frames carry. Processor time and system calls are those of all \
+     disk and the link, which is what full Ethernet frames carry. The changes are the mean ratios within the rounds, \
+     significant after Holm's correction at 5 %; medians whose intervals overlap can differ all the same. Processor time and system calls are those of all \
      processes that take part; the threads of the kernel, such as those of a loop device, are no part of them.";

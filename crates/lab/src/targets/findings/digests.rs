@@ -1,5 +1,6 @@
 //! What digests cost each target.
 
+use super::doubts;
 use crate::plan::Digests;
 use crate::report::cells::{NOT_MEASURED, change_cell};
 use crate::report::{Cell, Column, Table};
@@ -38,9 +39,12 @@ pub(super) fn tables(measured: &Measured, costs: &[DigestCost]) -> Vec<Table> {
     vec![Table { caption: caption.to_owned(), columns, rows }]
 }
 
-/// Tells what both digests cost each target.
+/// Tells what both digests cost each target that was steady.
 pub(super) fn sentence(measured: &Measured, costs: &[DigestCost]) -> Option<String> {
     let of = |target: &TargetSamples| {
+        if !doubts::of_digests(measured, costs, target).is_empty() {
+            return None;
+        }
         let costs = costs.iter().filter(|cost| {
             let digests = measured.workloads.get(cost.workload).map(|workload| workload.digests);
             cost.target == target.title() && digests == Some(Digests::Both) && cost.rate.percent.is_finite()

@@ -1,6 +1,6 @@
 //! The answer in sentences.
 
-use super::{digests, idle_sessions};
+use super::{digests, doubts, idle_sessions};
 use crate::plan::Mix;
 use crate::report::number::Short;
 use crate::statistics::estimate;
@@ -14,10 +14,21 @@ const COST_DEPTH: u32 = 32;
 
 /// Answers the question, in sentences.
 pub(super) fn summary(measured: &Measured, list: &[Comparison], costs: &[DigestCost]) -> Vec<String> {
-    let mut sentences = vec![answer(measured, list)];
-    sentences.extend(others_faster(measured, list));
-    sentences.extend(overall(measured, list));
-    sentences.extend(processor_time(measured));
+    let names: Vec<String> = measured.measured().map(|target| target.title().to_owned()).collect();
+    let doubt = doubts::of_run(measured, costs).sentence(&joined(&names));
+    let mut sentences = Vec::from_iter(doubt);
+    // Workloads with a base that is not steady tell nothing of who is faster.
+    let workloads: Vec<usize> = (0..measured.workloads.len())
+        .filter(|at| doubts::of_workload(measured, costs, *at).is_empty())
+        .collect();
+    let is_steady = |found: &&Comparison| workloads.contains(&found.workload);
+    let steady: Vec<Comparison> = list.iter().filter(is_steady).cloned().collect();
+    if !steady.is_empty() || list.is_empty() {
+        sentences.push(answer(measured, &steady));
+    }
+    sentences.extend(others_faster(measured, &steady));
+    sentences.extend(overall(measured, &steady));
+    sentences.extend(processor_time(measured, &workloads));
     sentences.extend(digests::sentence(measured, costs));
     sentences.extend(idle_sessions::sentence(measured));
     sentences.extend(conformance(measured));
@@ -91,6 +102,9 @@ fn others_faster(measured: &Measured, list: &[Comparison]) -> Vec<String> {
 fn overall(measured: &Measured, list: &[Comparison]) -> Vec<String> {
     let others = measured.measured().filter(|target| !target.is_ours());
     let sentence = |target: &TargetSamples| {
+        if !doubts::of_target(measured, target).is_empty() {
+            return None;
+        }
         let (mean, least, most, count) = ratios(list, target.title())?;
         Some(format!(
             "targe runs {} times as many commands per second as {} (geometric mean of {}; the least is {} times, and the \
@@ -105,16 +119,17 @@ fn overall(measured: &Measured, list: &[Comparison]) -> Vec<String> {
     others.filter_map(sentence).collect()
 }
 
-fn processor_time(measured: &Measured) -> Option<String> {
+/// Tells what a command costs each target with one of the steady workloads.
+fn processor_time(measured: &Measured, steady: &[usize]) -> Option<String> {
     let is_wanted = |workload: &&crate::targets::Workload| {
         workload.random
             && workload.mix == Mix(100)
             && workload.block == COST_BLOCK
             && workload.depth == COST_DEPTH
     };
-    let workloads = &measured.workloads;
-    let workload = workloads.iter().find(is_wanted).or_else(|| workloads.last())?;
-    let at = workloads.iter().position(|other| other == workload)?;
+    let workloads = || steady.iter().filter_map(|at| Some((*at, measured.workloads.get(*at)?)));
+    let (at, workload) =
+        workloads().find(|(_, workload)| is_wanted(workload)).or_else(|| workloads().next_back())?;
     let cost = |target: &TargetSamples| {
         let values = target.values(at, |sample| sample.target_cpu);
         let value = estimate(&values).value;

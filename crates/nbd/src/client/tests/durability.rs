@@ -30,6 +30,42 @@ fn after_a_failed_write_with_fua_a_flush_repeats_the_changes_first() {
 }
 
 #[test]
+fn a_flush_that_fails_loses_nothing_once_the_client_knows_all_changes() {
+    for (earlier, flushes_first, fails_first) in
+        [("trusted", false, false), ("flushed", true, false), ("lost", true, true), ("unknown", false, false)]
+    {
+        let mut rig = rig(FLUSH_ONLY);
+        rig.client.knows_all = earlier == "trusted";
+        if flushes_first {
+            rig.server.flush_errors = if fails_first { vec![Errno::IO] } else { vec![] };
+            rig.client.flush_earlier_changes();
+            rig.settle();
+        }
+        let is_lost = |rig: &Rig| (rig.client.has_lost(), rig.client.keeps_changes());
+        assert_eq!(is_lost(&rig), (fails_first, ["trusted", "flushed"].contains(&earlier)), "{earlier}");
+        if !fails_first {
+            rig.write(0, &[1; 512]);
+            rig.settle();
+            rig.server.flush_errors = vec![Errno::IO];
+            rig.submit(OpAction::Flush);
+            rig.settle();
+            let is_unknown = earlier == "unknown";
+            assert_eq!(
+                is_lost(&rig),
+                (is_unknown, !is_unknown),
+                "{earlier}: an earlier change is not repeated"
+            );
+        }
+        rig.client.accept_lost_changes();
+        let flush = rig.submit(OpAction::Flush);
+        rig.settle();
+        assert_eq!(done(&mut rig, flush), Some(None), "{earlier}");
+        assert!(fails_first || rig.server.durable[..512] == [1; 512], "{earlier}");
+        assert_eq!(is_lost(&rig), (false, true), "{earlier}");
+    }
+}
+
+#[test]
 fn after_a_failed_flush_that_of_a_write_repeats_the_changes_first() {
     let mut rig = rig(FLUSH_ONLY);
     rig.write(0, &[1; 512]);

@@ -53,11 +53,11 @@ impl HyperScsi {
             let stats = *self.shard.frame_stats();
             self.bugs += stats.bugs;
             self.counters.engine(&stats);
-            let bindings: Vec<_> = self.shard.bindings().collect();
+            let bindings: Vec<_> = self.shard.bindings(now).collect();
             self.shard = new_shard(&self.disks, &self.plan, &self.access, &self.shard_pool);
             self.disks.boot(now, &mut self.shard, &self.shard_pool);
             // The owner stores them.
-            bindings.into_iter().for_each(|saved| self.shard.restore_bindings(saved));
+            bindings.into_iter().for_each(|saved| self.shard.restore_bindings(now, saved));
             if self.scenario.reloads.is_some() {
                 self.shard.apply(now, shard::config(&self.disks, &self.plan, self.access.clone()));
             }

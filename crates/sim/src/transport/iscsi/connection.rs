@@ -16,6 +16,7 @@ use shard::shard::Shard;
 use super::traced_framing::TracedFraming;
 use super::{Iscsi, Scheduled};
 use crate::scenario::IscsiPlan;
+use crate::transport::TransportEvent;
 
 /// One end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,6 +277,7 @@ impl Iscsi {
                 self.hosts[host].invariants.login_damaged(now);
             }
             self.trace.say(|| format!("wire {number}: {fault}"));
+            self.hosts[host].faults.record(fault);
         }
         any
     }
@@ -380,6 +382,7 @@ impl Iscsi {
                 end.batch.clear(&self.shard_pool);
                 self.shard.disconnected(now, conn, why);
                 self.free.push(conn.0);
+                self.happenings.push_back(TransportEvent::ConnectionLost { initiator: host });
             }
         }
         self.forget(number);

@@ -35,6 +35,9 @@ impl Iscsi {
                     panic!("a task ended that is not open, or ended before: {outcome:?}");
                 };
                 self.hosts[host].tickets.remove(&ticket);
+                let since = self.hosts[host].invariants.submitted_at(ticket);
+                let unexplained = self.hosts[host].faults.unexplained(now, since, task, &outcome.end);
+                self.uncaused.extend(unexplained.map(|what| format!("order {} {what}", ticket.0)));
                 let wrong = self.hosts[host].invariants.ended(now, ticket, &outcome.end);
                 self.violations.extend(wrong);
                 let data = outcome.data_in.as_ref().map(|data| data.to_vec()).unwrap_or_default();
@@ -59,6 +62,7 @@ impl Iscsi {
             }
             Event::ConnectionDown { slot, why } => {
                 self.trouble = now;
+                self.happenings.push_back(TransportEvent::ConnectionLost { initiator: host });
                 let is_modified = why == ConnectionDown::ProtocolError(ProtocolError::PdusModified);
                 self.counters.modified += u64::from(is_modified);
                 self.violations.extend(self.hosts[host].invariants.lost(now, why));

@@ -138,7 +138,7 @@ impl Iscsi {
     fn next_shard(&mut self, now: Instant) -> Shard {
         let limits = self.plan.limits;
         let mut next = Shard::new(config(&self.disks, &self.plan), limits, self.shard_pool.clone());
-        self.shard.bindings().for_each(|bindings| next.restore_bindings(bindings));
+        self.shard.bindings(now).for_each(|bindings| next.restore_bindings(now, bindings));
         self.counters.shard(self.shard.wire_stats());
         self.disks.boot(now, &mut next, &self.shard_pool);
         if self.has_reloads {

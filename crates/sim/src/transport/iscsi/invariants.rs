@@ -19,6 +19,7 @@ use iscsi::pdu::reject::RejectReason;
 use iscsi::recovery::{TransportSense, is_damage};
 use transport::initiator::TaskResult;
 
+use super::task_faults::blames_transport;
 use crate::transport::Ticket;
 
 /// The promises of the session of one host, and what is known about its open commands.
@@ -70,6 +71,11 @@ impl SessionInvariants {
     /// Records that a command was submitted.
     pub(super) fn submitted(&mut self, now: Instant, ticket: Ticket, mercy: AllowedOutcomes) {
         self.open.insert(ticket, (now, mercy));
+    }
+
+    /// Returns when an open command was submitted.
+    pub(super) fn submitted_at(&self, ticket: Ticket) -> Option<Instant> {
+        self.open.get(&ticket).map(|(since, _)| *since)
     }
 
     /// Records that the owner asks for the abort of a command.
@@ -170,16 +176,3 @@ const LONG_OPERATION_REJECT: u8 = RejectReason::LONG_OPERATION_REJECT.0;
 
 /// The time within which both ends know whether a login succeeded.
 const LOGIN_WITHIN: Duration = Duration::from_secs(30);
-
-/// Returns which transport error the sense data report, if any.
-fn blames_transport(sense: &[u8]) -> Option<TransportSense> {
-    let all = [
-        TransportSense::UnexpectedUnsolicitedData,
-        TransportSense::IncorrectAmountOfData,
-        TransportSense::CrcError,
-        TransportSense::DataOffsetError,
-        TransportSense::InvalidTransferTag,
-        TransportSense::InitiatorResponseTimeout,
-    ];
-    all.into_iter().find(|condition| condition.sense() == *sense)
-}

@@ -21,6 +21,7 @@ pub(super) fn config(disks: &Disks, plan: &IscsiPlan) -> ShardConfig {
             bound: Some(address(number)),
             announced: None,
             tls: false,
+            certificates: None,
         })
         .collect();
     let mut config = ShardConfig {

@@ -1,8 +1,8 @@
 //! Frozen reactors: no connection is accepted and no HyperSCSI handshake begins, the sessions become idle,
 //! then the drivers stop using the connections.
 
+use crate::mailbox::{RecvTimeoutError, channel};
 use std::os::fd::OwnedFd;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use base::state_machine::{ConnId, PortalId};
@@ -192,7 +192,7 @@ impl Frozen {
             exported
         });
         let answers: Vec<_> = answers.collect();
-        let wait = |exported: std::sync::mpsc::Receiver<Result<ExportedReactor, Obstacle>>| match exported
+        let wait = |exported: crate::mailbox::Receiver<Result<ExportedReactor, Obstacle>>| match exported
             .recv_timeout(deadline.saturating_duration_since(Instant::now()))
         {
             Ok(exported) => exported,
@@ -299,7 +299,7 @@ fn ask_handles<T: Send + 'static>(
         handle.post(post).map_err(|_| "targe is stopping".to_owned()).map(|()| answers)
     });
     let asked = asked.collect::<Result<Vec<_>, _>>()?;
-    let answer = |answers: std::sync::mpsc::Receiver<T>| {
+    let answer = |answers: crate::mailbox::Receiver<T>| {
         let left = deadline.saturating_duration_since(Instant::now());
         answers.recv_timeout(left).map_err(|_| "a reactor does not answer".to_owned())
     };

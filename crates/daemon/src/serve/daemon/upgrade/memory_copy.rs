@@ -1,7 +1,7 @@
 //! Copies the memory of LUNs to the files that another process gets, while the LUNs are served.
 
+use crate::mailbox::channel;
 use std::io;
-use std::sync::mpsc::channel;
 use std::time::Instant;
 
 use drivers::message_queue::Handle;

@@ -36,13 +36,21 @@ function slowest(lun, name) {
 
 function state(lun) {
   if (lun.not_ready) return ["Not ready", lun.not_ready, "bad"];
+  if (lun.lost_writes) return ["Lost writes", `${lun.lost_writes}${hasBlocks(lun) ? "; every flush fails until targe lun accept-loss" : ""}`, "bad"];
+  if (lun.medium_failure) return ["Failed", `${lun.medium_failure}; shown until that succeeds or targe lun accept-loss`, "bad"];
   if (lun.medium_errors || lun.io_timeouts) return ["Ready", `${plural(lun.medium_errors + lun.io_timeouts, "medium error")}`, "warn"];
   return ["Ready", lun.waiting_commands ? `${plural(lun.waiting_commands, "command")} delayed by a limit` : "", "good"];
 }
 
+/** Whether a LUN is a disk or a drive for discs: tape drives, changers and passed devices have no capacity. */
+function hasBlocks(lun) {
+  return !/^(tape|changer|sg|vhost-user-scsi):/.test(lun.medium);
+}
+
 function properties(lun) {
   const words = [lun.read_only && "read-only", lun.thin && "thin", lun.encrypted && "encrypted"];
-  return [bytes(lun.bytes), ...words.filter(Boolean)].join(", ");
+  const space = lun.space && `${bytes(lun.space.allocated_bytes)} allocated, ${bytes(lun.space.free_bytes)} free`;
+  return [hasBlocks(lun) && bytes(lun.bytes), space, ...words].filter(Boolean).join(", ");
 }
 
 const luns = new Table(byId("luns-table"), {

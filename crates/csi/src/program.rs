@@ -1,5 +1,6 @@
 //! Programs of the host, such as mkfs and mount.
 
+use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::error::{CsiError, CsiResult};
 
 /// How long a program may take, unless the caller says otherwise. Callers of CSI wait two minutes.
-pub(super) const SPAN_MAX: Duration = Duration::from_secs(100);
+pub(crate) const SPAN_MAX: Duration = Duration::from_secs(100);
 /// How often a program is looked after.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// How much of the output is kept.
@@ -18,20 +19,37 @@ const OUTPUT_MAX: u64 = 1 << 16;
 const SHOWN_MAX: usize = 300;
 
 /// What a program said, and its exit code.
-pub(super) struct Done {
-    pub(super) code: i32,
-    pub(super) said: String,
+pub(crate) struct Done {
+    pub(crate) code: i32,
+    pub(crate) said: String,
 }
 
 /// Runs a program, whatever its exit code. `words` are the program and its arguments.
-pub(super) fn run(words: &[&str]) -> CsiResult<Done> {
+pub(crate) fn run(words: &[&str]) -> CsiResult<Done> {
+    run_within(words, SPAN_MAX)
+}
+
+/// The path by which a program opens the file that it was given as its standard input.
+pub(crate) const OWN_INPUT: &str = "/proc/self/fd/0";
+
+/// Runs a program on a file that is open, whatever its exit code.
+pub(crate) fn run_on(words: &[&str], file: File) -> CsiResult<Done> {
+    run_with(words, SPAN_MAX, Stdio::from(file))
+}
+
+/// Runs a program that may take as long as `span`, whatever its exit code.
+pub(crate) fn run_within(words: &[&str], span: Duration) -> CsiResult<Done> {
+    run_with(words, span, Stdio::null())
+}
+
+fn run_with(words: &[&str], span: Duration, input: Stdio) -> CsiResult<Done> {
     let [program, arguments @ ..] = words else { return Err(CsiError::internal("no program is named")) };
     let unable =
         |error: std::io::Error| CsiError::internal(format!("cannot run {program} on this node: {error}"));
     let mut child = Command::new(program)
         .args(arguments)
         .env("LC_ALL", "C")
-        .stdin(Stdio::null())
+        .stdin(input)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -44,14 +62,14 @@ pub(super) fn run(words: &[&str]) -> CsiResult<Done> {
     let status = loop {
         match child.try_wait().map_err(unable)? {
             Some(status) => break status,
-            None if began.elapsed() < SPAN_MAX => thread::sleep(LOOK_AGAIN),
+            None if began.elapsed() < span => thread::sleep(LOOK_AGAIN),
             None => {
                 // It may wait for a disk, and end when the disk answers or fails.
                 let _ = child.kill();
                 thread::spawn(move || child.wait());
                 return Err(CsiError::aborted(format!(
                     "{program} did not end within {} s; the disk may not answer",
-                    SPAN_MAX.as_secs()
+                    span.as_secs()
                 )));
             }
         }
@@ -62,7 +80,7 @@ pub(super) fn run(words: &[&str]) -> CsiResult<Done> {
 }
 
 /// Runs a program that has to succeed. Returns its output.
-pub(super) fn run_well(words: &[&str]) -> CsiResult<String> {
+pub(crate) fn run_well(words: &[&str]) -> CsiResult<String> {
     let done = run(words)?;
     if done.code == 0 {
         return Ok(done.said);
@@ -72,7 +90,7 @@ pub(super) fn run_well(words: &[&str]) -> CsiResult<String> {
 }
 
 /// Returns the end of a text, where programs say why they failed.
-fn end_of(text: &str) -> String {
+pub(crate) fn end_of(text: &str) -> String {
     match text.char_indices().rev().nth(SHOWN_MAX) {
         Some((at, _)) => format!("…{}", text.get(at..).unwrap_or_default()),
         None => text.to_owned(),
@@ -80,7 +98,7 @@ fn end_of(text: &str) -> String {
 }
 
 /// Returns a path as an argument.
-pub(super) fn text(path: &Path) -> CsiResult<&str> {
+pub(crate) fn text(path: &Path) -> CsiResult<&str> {
     path.to_str().ok_or_else(|| CsiError::invalid(format!("{} is not UTF-8", path.display())))
 }
 

@@ -1,0 +1,191 @@
+//! What the server of an export has lost. The client of the export finds it, and the state directory records
+//! it, so that it outlives this process.
+
+use std::path::Path;
+
+use super::{NbdExport, NbdExports};
+use crate::config::Unit;
+use crate::serve::disk::loss::{Loss, NotAccepted, RecordLoss};
+use crate::serve::lost_writes::LossSubject;
+use crate::serve::medium_identity::MediumIdentity;
+
+/// What an export knows of the writes that its server has lost.
+#[derive(Default)]
+pub(super) struct ExportLoss {
+    loss: Option<Loss>,
+    /// By what a later process recognises the export.
+    subject: Option<LossSubject>,
+    record: Option<RecordLoss>,
+}
+
+impl std::fmt::Debug for ExportLoss {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ExportLoss").field("loss", &self.loss).finish_non_exhaustive()
+    }
+}
+
+impl ExportLoss {
+    /// Returns why another process would not learn of a loss, if it would not.
+    pub(super) fn obstacle(&self) -> Option<&'static str> {
+        self.loss.as_ref()?.obstacle().map(|(why, _)| why)
+    }
+}
+
+impl NbdExports {
+    /// Handles that the connection of an export has ended for good. What its server has not flushed may be
+    /// missing on it.
+    pub(super) fn leave_behind(&self, export: &NbdExport) {
+        if export.0.borrow().client.has_lost_changes() {
+            export.note_loss();
+            let inner = export.0.borrow();
+            let sentence =
+                format!("{}: what hosts wrote last may be missing on {}", inner.label, inner.address);
+            crate::error!("{sentence}");
+            (self.links.lost)(sentence);
+        }
+    }
+}
+
+impl NbdExport {
+    /// Describes the export as the medium of a unit, for the record of a loss.
+    pub(in crate::serve) fn subject_of(&self, unit: &Unit) -> LossSubject {
+        let address = self.0.borrow().address.to_string();
+        LossSubject::of(unit, Path::new(&address), MediumIdentity::Unknown)
+    }
+
+    /// Has losses recorded by `record`. `known` is the reason of a loss that is recorded already.
+    pub(in crate::serve) fn record_losses(
+        &self,
+        subject: LossSubject,
+        record: RecordLoss,
+        known: Option<&str>,
+    ) {
+        let loss = known.map(|why| Loss::recorded(why.to_owned()));
+        let (subject, record) = (Some(subject), Some(record));
+        self.0.borrow_mut().loss = ExportLoss { loss, subject, record };
+    }
+
+    /// Has it recorded that acknowledged writes are lost, unless that was done.
+    pub(in crate::serve) fn note_loss(&self) {
+        let mut inner = self.0.borrow_mut();
+        if inner.loss.loss.is_none() {
+            let loss = Loss::new(format!("{} may not have what hosts wrote", inner.address));
+            loss.record(inner.loss.record.as_ref());
+            inner.loss.loss = Some(loss);
+        }
+    }
+
+    /// Returns why acknowledged writes are lost, if some are.
+    pub(in crate::serve) fn lost_writes(&self) -> Option<String> {
+        self.0.borrow().loss.loss.as_ref().map(|loss| loss.why().to_owned())
+    }
+
+    /// Returns by what a later process recognises the export.
+    pub(in crate::serve) fn loss_subject(&self) -> Option<LossSubject> {
+        self.0.borrow().loss.subject.clone()
+    }
+
+    /// Begins to accept what is lost.
+    ///
+    /// # Errors
+    /// [`NotAccepted`]
+    pub(in crate::serve) fn begin_acceptance(&self) -> Result<(), NotAccepted> {
+        let mut inner = self.0.borrow_mut();
+        inner.loss.loss.as_ref().ok_or(NotAccepted::NothingLost)?.begin_acceptance()?;
+        // The client notices what it loses from now on.
+        inner.client.accept_lost_changes();
+        Ok(())
+    }
+
+    /// Ends the acceptance. Returns whether the export serves without a loss now: it does not if its server
+    /// has lost writes again meanwhile.
+    pub(in crate::serve) fn end_acceptance(&self, is_accepted: bool) -> bool {
+        let mut inner = self.0.borrow_mut();
+        if let Some(loss) = &inner.loss.loss {
+            loss.end_acceptance(is_accepted);
+        }
+        if !is_accepted {
+            return false;
+        }
+        inner.loss.loss = None;
+        if inner.client.has_lost() {
+            drop(inner);
+            self.note_loss();
+            return false;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::sync::Arc;
+
+    use base::buffer::Pool;
+    use base::state_machine::ConnId;
+    use base::time::Instant;
+    use target::units::UnitId;
+
+    use super::super::tests::{add_unflushed, exports};
+    use super::*;
+    use crate::scratch::Scratch;
+    use crate::serve::disk::loss::RecordProgress;
+    use crate::serve::media::tests::unit;
+
+    type Records = Rc<RefCell<Vec<Arc<RecordProgress>>>>;
+
+    /// Returns the records that an export requests.
+    fn records_of(export: &NbdExport) -> Records {
+        let scratch = Scratch::new();
+        let subject = export.subject_of(&unit(scratch.path(), "type = \"ram\", size = \"2M\""));
+        let records = Records::default();
+        let list = Rc::clone(&records);
+        export.record_losses(subject, Box::new(move |_, progress| list.borrow_mut().push(progress)), None);
+        records
+    }
+
+    #[test]
+    fn what_a_server_has_not_flushed_when_it_is_left_is_recorded() {
+        for is_up in [true, false] {
+            let (mut exports, pool) = (exports(), Pool::new(1 << 20));
+            let sentences = Rc::<RefCell<Vec<String>>>::default();
+            let list = Rc::clone(&sentences);
+            exports.links.lost = Box::new(move |sentence| list.borrow_mut().push(sentence));
+            let export = add_unflushed(&mut exports, &pool);
+            let records = records_of(&export);
+            if is_up {
+                // The reactor ends before the server has flushed.
+                exports.close(UnitId(3));
+                assert_eq!((records.borrow().len(), sentences.borrow().len()), (0, 0));
+                drop(exports);
+            } else {
+                exports.disconnected(Instant::ORIGIN, ConnId(7));
+                exports.close(UnitId(3));
+            }
+            assert_eq!((records.borrow().len(), sentences.borrow().len()), (1, 1), "{is_up}");
+            assert!(export.lost_writes().is_some());
+        }
+    }
+
+    #[test]
+    fn a_loss_is_accepted_when_its_record_is_written_and_noticed_again_later() {
+        let (mut exports, pool) = (exports(), Pool::new(1 << 20));
+        let export = add_unflushed(&mut exports, &pool);
+        let records = records_of(&export);
+        assert_eq!(export.begin_acceptance(), Err(NotAccepted::NothingLost));
+        export.note_loss();
+        export.note_loss();
+        assert_eq!((records.borrow().len(), export.begin_acceptance()), (1, Err(NotAccepted::NotRecorded)));
+        assert!(exports.obstacle().is_some(), "another process would not learn of it");
+        records.borrow()[0].end(true);
+        assert!(exports.obstacle().is_none());
+        assert_eq!(export.begin_acceptance(), Ok(()));
+        assert!(!export.end_acceptance(false) && export.lost_writes().is_some());
+        assert_eq!(export.begin_acceptance(), Ok(()));
+        assert!(export.end_acceptance(true) && export.lost_writes().is_none());
+        export.note_loss();
+        assert_eq!(records.borrow().len(), 2);
+    }
+}

@@ -1,0 +1,143 @@
+//! Writes that disks have lost, and the operator's acceptance of that.
+
+use std::sync::Arc;
+
+use base::state_machine::{MediumId, StreamMachine as _};
+use base::time::Instant;
+use target::units::UnitId;
+
+use super::ReactorShard;
+use crate::config::Unit;
+use crate::serve::disk::Disk;
+use crate::serve::disk::loss::{NotAccepted, RecordProgress, SyncSender};
+use crate::serve::lost_writes::{LossRecord, LossSubject};
+use crate::serve::state_writer::{LossWrite, StateJob};
+
+impl ReactorShard {
+    /// Has the losses of a disk recorded.
+    pub(super) fn record_losses_of(&self, id: UnitId, unit: &Unit, disk: &Disk) {
+        let info = disk.info();
+        let subject = LossSubject::of(unit, &info.path, info.medium.clone());
+        disk.on_loss(self.loss_recorder(id, unit, subject));
+    }
+
+    /// Has the losses of the export of a unit recorded. An earlier process may have recorded one, for this
+    /// reason.
+    pub(super) fn record_losses_of_export(&self, id: UnitId, unit: &Unit, known: Option<&str>) {
+        if let Some(export) = self.nbd.of_unit(id) {
+            let subject = export.subject_of(unit);
+            export.record_losses(subject.clone(), Box::new(self.loss_recorder(id, unit, subject)), known);
+        }
+    }
+
+    fn loss_recorder(
+        &self,
+        id: UnitId,
+        unit: &Unit,
+        subject: LossSubject,
+    ) -> impl Fn(&str, Arc<RecordProgress>) + use<> {
+        let (reactor, state_writer, label) =
+            (self.own.clone(), self.state_writer.clone(), unit.label.clone());
+        move |why, progress| {
+            let record = LossRecord::new(&subject, why);
+            let (reactor, subject, label) = (reactor.clone(), subject.clone(), label.clone());
+            // The state writer outlives every reactor, so sending cannot fail.
+            let write = LossWrite { reactor, unit: id, label, subject, record, progress };
+            let _ = state_writer.send(StateJob::Loss(write));
+        }
+    }
+
+    /// Handles the end of the write of a record: hosts learn of the loss now.
+    pub(in crate::serve) fn loss_recorded(&mut self, now: Instant, id: UnitId) {
+        let of_export = || self.nbd.of_unit(id).is_some_and(|export| export.lost_writes().is_some());
+        if self.disks.get(&id).map_or_else(of_export, |disk| disk.lost_writes().is_some()) {
+            self.shard.record_lost_writes(now, id);
+        }
+        self.medium_ready(now, MediumId(id.0));
+    }
+
+    /// Makes what a disk acknowledged durable, and sends the result. Units of other reactors are ignored.
+    pub(in crate::serve) fn sync_disk(&mut self, now: Instant, id: UnitId, done: SyncSender) {
+        if let Some(disk) = self.disks.get(&id) {
+            disk.begin_sync(done);
+            self.medium_ready(now, MediumId(id.0));
+        }
+    }
+
+    /// Begins to accept what a unit has lost; `None` if it is not a unit of this reactor. A unit without a
+    /// file or device has nothing that must be flushed before.
+    pub(in crate::serve) fn begin_acceptance(
+        &mut self,
+        now: Instant,
+        id: UnitId,
+        done: SyncSender,
+    ) -> Option<Result<(), NotAccepted>> {
+        self.state_files.get(&id)?;
+        let reports = self.shard.units();
+        let has_failed = reports.iter().any(|report| report.unit == id && report.has_failed_flush);
+        if let Some(export) = self.nbd.of_unit(id) {
+            let begun = match export.begin_acceptance() {
+                Err(NotAccepted::NothingLost) if has_failed => Ok(()),
+                begun => begun,
+            };
+            if begun.is_ok() {
+                // It makes nothing durable: the client keeps what is not lost. The thread may have given up.
+                let _ = done.send(Ok(()));
+            }
+            return Some(begun);
+        }
+        let begun = self.disks.get(&id).map(|disk| (disk, disk.begin_acceptance(done.clone())));
+        match begun {
+            Some((_, Ok(()))) => {}
+            Some((disk, Err(NotAccepted::NothingLost))) if has_failed => disk.begin_sync(done),
+            Some((_, Err(why))) => return Some(Err(why)),
+            // The thread may have given up.
+            None if has_failed => drop(done.send(Ok(()))),
+            None => return Some(Err(NotAccepted::NothingLost)),
+        }
+        self.medium_ready(now, MediumId(id.0));
+        Some(Ok(()))
+    }
+
+    /// Ends the acceptance; returns whether flushes of the unit succeed again, `None` if it is not a unit of
+    /// this reactor.
+    pub(in crate::serve) fn end_acceptance(
+        &mut self,
+        now: Instant,
+        id: UnitId,
+        is_accepted: bool,
+    ) -> Option<bool> {
+        self.state_files.get(&id)?;
+        let of_export =
+            || self.nbd.of_unit(id).map_or(is_accepted, |export| export.end_acceptance(is_accepted));
+        let is_sound = self.disks.get(&id).map_or_else(of_export, |disk| disk.end_acceptance(is_accepted));
+        if is_sound {
+            self.shard.accept_lost_writes(now, id);
+        }
+        Some(is_sound)
+    }
+
+    /// Returns why acknowledged writes of a unit of this reactor are lost, if some are.
+    pub(in crate::serve) fn lost_writes(&self, id: UnitId) -> Option<String> {
+        self.units().into_iter().find(|view| view.report.unit == id)?.lost_writes
+    }
+
+    /// Accepts the failures of the file or device of a unit of this reactor; returns which these were, if
+    /// there were any.
+    pub(in crate::serve) fn accept_failure(&self, id: UnitId) -> Option<String> {
+        let disk = self.disks.get(&id)?;
+        let failure = disk.failure()?;
+        disk.accept_failure();
+        Some(failure)
+    }
+
+    /// Describes the file, device or export of a unit of this reactor, for the record of a loss.
+    pub(in crate::serve) fn loss_subject(&self, id: UnitId) -> Option<LossSubject> {
+        if let Some(export) = self.nbd.of_unit(id) {
+            return export.loss_subject();
+        }
+        let (unit, disk) = (self.runtime.unit(id)?, self.disks.get(&id)?);
+        let info = disk.info();
+        Some(LossSubject::of(unit, &info.path, info.medium.clone()))
+    }
+}

@@ -1,0 +1,457 @@
+//! Judges whether every CHECK CONDITION has a cause that the world knows: a failure of a medium, a unit
+//! attention that was established, a command that cannot be executed. And whether every cause is told.
+//!
+//! A unit attention is told to one command of each I_T nexus that it concerns (SAM-5 §5.14). The judge knows,
+//! for each initiator and unit, which conditions can be pending ([`attentions`]); another one was invented.
+//! Resets (I_T nexus losses among them) and what another initiator does to reservations also have to be told:
+//! a command that an initiator sends after such a cause, and that ends otherwise, shows that the unit forgot
+//! the condition, unless a command that was open at that time brings it.
+
+mod attentions;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base::time::{Duration, Instant};
+use oracle::history::Planned;
+use oracle::reservations::{Attentions as ReservationAttentions, Nexus};
+use scsi::sense::{Asc, SenseKey};
+
+use crate::media::MediumFailure;
+use crate::oracle_adapter::{Effect, GOOD, is_check_condition, sense_code};
+use crate::property::{Property, PropertyViolation};
+use crate::transport::{CommandOutcome, ScsiCommand, TaskManagement, Ticket};
+use attentions::{Attentions, Cause, Kind, Settled};
+
+/// The judge of a world.
+#[derive(Debug)]
+pub(crate) struct CauseJudge {
+    initiators: usize,
+    units: u16,
+    /// Whether the transport can end commands with ABORTED COMMAND. It then judges itself whether what
+    /// happened to the PDUs of a task explains that.
+    transport_aborts: bool,
+    /// Whether units demand more protection than initiators use: they then refuse every command.
+    refuses_protection: Vec<bool>,
+    block_len: u64,
+    failures: Vec<(u16, MediumFailure)>,
+    open: BTreeMap<Ticket, OpenCommand>,
+    told: BTreeMap<(usize, u16), Attentions>,
+    functions: BTreeMap<Ticket, TaskManagement>,
+    /// The requests whose end is unknown, and that the target may still execute until their initiator has a
+    /// new I_T nexus.
+    lost: Vec<(usize, Ticket, Duration)>,
+    next_ticket: Ticket,
+    counts: Counts,
+}
+
+/// How often events happened that are judged here.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    failures: u64,
+    attentions: u64,
+    resets_due: u64,
+    reservations_due: u64,
+}
+
+#[derive(Debug)]
+struct OpenCommand {
+    initiator: usize,
+    unit: u16,
+    opcode: u8,
+    /// Whether the command flushes: it is a flush, or has FUA, or verifies what it has written.
+    flushes: bool,
+    /// Whether its initiator may execute it again in another session or on another connection.
+    repeats: bool,
+    immediate: bool,
+    since: Instant,
+    /// The byte ranges that the command accesses, of its unit or, if it copies, of any unit.
+    ranges: Vec<(u64, u64)>,
+}
+
+/// How long a change of reservations that is being saved may still come into force after its command was
+/// aborted or lost.
+const SAVED_WITHIN: Duration = Duration::from_millis(20);
+
+/// The additional sense codes with which iSCSI ends a task (RFC 7143 §11.4.7.2).
+const BY_TRANSPORT: [u16; 7] = [0x0c0c, 0x0c0d, 0x1113, 0x4705, 0x4b01, 0x4b05, 0x4b06];
+
+/// COMPARE AND WRITE, VERIFY(16), WRITE AND VERIFY.
+const COMPARING: [u8; 5] = [0x89, 0x8f, 0x2e, 0xae, 0x8e];
+
+const INQUIRY: u8 = 0x12;
+const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
+const PERSISTENT_RESERVE_IN: u8 = 0x5e;
+const EXTENDED_COPY: u8 = 0x83;
+const REPORT_LUNS: u8 = 0xa0;
+/// The opcode that workloads send and no unit knows.
+const UNKNOWN: u8 = 0xff;
+
+impl CauseJudge {
+    /// Makes the judge of a world with so many initiators, and with units that refuse all commands of
+    /// initiators (`true`) or not.
+    pub(crate) fn new(
+        initiators: usize,
+        transport_aborts: bool,
+        refuses_protection: Vec<bool>,
+        block_len: usize,
+    ) -> Self {
+        Self {
+            initiators,
+            transport_aborts,
+            units: u16::try_from(refuses_protection.len()).unwrap(),
+            refuses_protection,
+            block_len: u64::try_from(block_len).unwrap(),
+            failures: Vec::new(),
+            open: BTreeMap::new(),
+            told: BTreeMap::new(),
+            functions: BTreeMap::new(),
+            lost: Vec::new(),
+            next_ticket: Ticket(0),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Records an operation of a medium that failed.
+    pub(crate) fn medium_failed(&mut self, unit: u16, failure: MediumFailure) {
+        self.failures.push((unit, failure));
+    }
+
+    /// Records that an initiator has a new I_T nexus: each of its units has a unit attention for it.
+    pub(crate) fn nexus_began(&mut self, now: Instant, initiator: usize) {
+        let lost = std::mem::take(&mut self.lost);
+        let (over, left) = lost.into_iter().partition(|(of, ..)| *of == initiator);
+        self.lost = left;
+        for (_, ticket, within) in over {
+            self.settle(Cause::Request(ticket), Settled::At(now.after(within)));
+        }
+        for unit in 0..self.units {
+            let next = self.next_ticket;
+            let attentions = self.attentions(initiator, unit);
+            attentions.settle(Cause::Connection, Settled::Before(next));
+            // What was due before was due in the nexus that is gone.
+            attentions.may_have_told();
+            attentions.expect(Kind::Reset, Cause::Nexus, Settled::Before(next));
+            attentions.establish(Kind::Reset, Cause::Nexus);
+            self.counts.resets_due += 1;
+        }
+    }
+
+    /// Records that a connection of an initiator was lost. Its tasks may end with it, one after the other: a
+    /// command that waited for one of them may tell of it before the next one ends.
+    pub(crate) fn connection_lost(&mut self, initiator: usize) {
+        for unit in 0..self.units {
+            let is_own = |open: &&OpenCommand| (open.initiator, open.unit) == (initiator, unit);
+            let tasks = self.open.values().filter(is_own).count();
+            let attentions = self.attentions(initiator, unit);
+            for _ in 0..tasks.max(1) {
+                attentions.expect(Kind::ClearedByTransport, Cause::Connection, Settled::No);
+            }
+        }
+    }
+
+    /// Records that a task management function was sent.
+    pub(crate) fn function_sent(&mut self, initiator: usize, ticket: Ticket, function: TaskManagement) {
+        self.next_ticket = Ticket(ticket.0 + 1);
+        self.functions.insert(ticket, function);
+        for unit in 0..self.units {
+            let Some(kind) = attention_by(function, unit, self.units) else { continue };
+            for of in (0..self.initiators).filter(|of| kind == Kind::Reset || *of != initiator) {
+                self.attentions(of, unit).expect(kind, Cause::Request(ticket), Settled::No);
+            }
+        }
+    }
+
+    /// Records how a task management function of an initiator ended.
+    pub(crate) fn function_ended(&mut self, initiator: usize, ticket: Ticket, answer: Option<bool>) {
+        let Some(function) = self.functions.remove(&ticket) else { return };
+        if answer.is_none() {
+            return self.lost.push((initiator, ticket, Duration::ZERO));
+        }
+        self.settle(Cause::Request(ticket), Settled::Before(self.next_ticket));
+        for unit in units_reset_by(function, self.units) {
+            for of in (0..self.initiators).filter(|_| answer == Some(true)) {
+                let is_due = self.attentions(of, unit).establish(Kind::Reset, Cause::Request(ticket));
+                self.counts.resets_due += u64::from(is_due);
+            }
+        }
+    }
+
+    /// Records that a command has certainly changed reservations, and the unit attentions that this
+    /// establishes.
+    pub(crate) fn reservations_changed(&mut self, ticket: Ticket, unit: u16, told: ReservationAttentions) {
+        for (code, nexuses) in [
+            (Asc::REGISTRATIONS_PREEMPTED, told.registrations_preempted),
+            (Asc::RESERVATIONS_PREEMPTED, told.reservations_preempted),
+            (Asc::RESERVATIONS_RELEASED, told.reservations_released),
+        ] {
+            let all = (0..self.initiators).zip((0..).map(Nexus));
+            for (of, _) in all.filter(|(_, nexus)| nexuses.has(*nexus)) {
+                let kind = Kind::Reservations(code.0);
+                let is_due = self.attentions(of, unit).establish(kind, Cause::Request(ticket));
+                self.counts.reservations_due += u64::from(is_due);
+            }
+        }
+    }
+
+    /// Records that a command is sent.
+    pub(crate) fn sent(
+        &mut self,
+        now: Instant,
+        initiator: usize,
+        ticket: Ticket,
+        order: &ScsiCommand,
+        meaning: &Effect,
+    ) {
+        self.next_ticket = Ticket(ticket.0 + 1);
+        let opcode = order.cdb[0];
+        self.attentions(initiator, order.unit).command_sent(now, ticket);
+        if opcode == PERSISTENT_RESERVE_OUT {
+            for of in (0..self.initiators).filter(|of| *of != initiator) {
+                for kind in attentions_by(order.cdb[1] & 0x1f) {
+                    self.attentions(of, order.unit).expect(*kind, Cause::Request(ticket), Settled::No);
+                }
+            }
+        }
+        let ranges = self.ranges_of(meaning);
+        let flushes =
+            matches!(opcode, 0x35 | 0x91 | 0x2e | 0xae | 0x8e) || (opcode >= 0x20 && order.cdb[1] & 8 != 0);
+        let unit = order.unit;
+        let (repeats, immediate) = (order.replay, order.immediate);
+        let command =
+            OpenCommand { initiator, unit, opcode, flushes, repeats, immediate, since: now, ranges };
+        self.open.insert(ticket, command);
+    }
+
+    /// Judges how a command ended. `last_fault`: when the transport last lost connections or data, if it has.
+    pub(crate) fn ended(
+        &mut self,
+        ticket: Ticket,
+        ended: &CommandOutcome,
+        now: Instant,
+        last_fault: Option<Instant>,
+    ) -> Option<PropertyViolation> {
+        let command = self.open.remove(&ticket)?;
+        let of = (command.initiator, command.unit);
+        let had_fault = last_fault.is_some_and(|at| at >= command.since);
+        if command.repeats && had_fault {
+            // Its first execution may have brought the condition in an answer that was lost.
+            self.attentions(of.0, of.1).may_have_told();
+        }
+        if command.opcode == PERSISTENT_RESERVE_OUT {
+            self.reservation_command_ended(now, of.0, ticket, ended);
+        }
+        let wrong = match ended {
+            CommandOutcome::Status { .. } => match sense_code(ended) {
+                Some((key, code)) if SenseKey(key) == SenseKey::UNIT_ATTENTION => {
+                    self.attention_told(of, ticket, command.opcode, code)
+                }
+                Some((key, code)) => self.judge_error(&command, SenseKey(key), code),
+                None if is_check_condition(ended) => Some("it has no sense data".into()),
+                None => None,
+            }
+            .map(|how| (Property::Caused, how)),
+            // A command that was aborted had no status. Over iSCSI the status may have been lost with a
+            // connection before the abort. An immediate command may also have been executed after a reset on
+            // another connection whose end concluded the command (RFC 7143 §4.2.3.3). HyperSCSI aborts no
+            // command that has ended.
+            CommandOutcome::Aborted if !(self.transport_aborts && (had_fault || command.immediate)) => None,
+            CommandOutcome::Refused => None,
+            // The unit may have told the condition to a command whose answer did not arrive.
+            CommandOutcome::Aborted | CommandOutcome::Failed | CommandOutcome::Lost => {
+                self.attentions(of.0, of.1).may_have_told();
+                None
+            }
+        };
+        let wrong = wrong.or_else(|| {
+            let kind = self.forgotten(&command, ticket, ended)?;
+            Some((Property::Told, format!("no command was told of {kind}")))
+        });
+        let (initiator, unit) = of;
+        wrong.map(|(property, how): (_, String)| {
+            let how = format!("order {} of initiator {initiator} to unit {unit}: {how}", ticket.0);
+            PropertyViolation::new(property, how)
+        })
+    }
+
+    /// Returns how often each event happened that is judged here; zeros included.
+    pub(crate) fn counts(&self) -> [(&'static str, u64); 4] {
+        [
+            ("errors with a failure of the medium as their cause", self.counts.failures),
+            ("unit attentions with a cause", self.counts.attentions),
+            ("resets and new nexuses that had to be told", self.counts.resets_due),
+            ("unit attentions of reservations that had to be told", self.counts.reservations_due),
+        ]
+    }
+
+    /// Returns why an error has no cause, if it has none.
+    fn judge_error(&mut self, command: &OpenCommand, key: SenseKey, code: u16) -> Option<String> {
+        let is_caused = match key {
+            SenseKey::MEDIUM_ERROR | SenseKey::HARDWARE_ERROR => {
+                let is_known = self.medium_has_failed(command)
+                    || (key == SenseKey::HARDWARE_ERROR
+                        && command.flushes
+                        && self.flush_has_failed(command.unit));
+                self.counts.failures += u64::from(is_known);
+                is_known
+            }
+            SenseKey::COPY_ABORTED => command.opcode == EXTENDED_COPY,
+            SenseKey::ILLEGAL_REQUEST | SenseKey::DATA_PROTECT
+                if self.refuses_protection[usize::from(command.unit)] =>
+            {
+                true
+            }
+            SenseKey::ILLEGAL_REQUEST => matches!(
+                command.opcode,
+                UNKNOWN | PERSISTENT_RESERVE_IN | PERSISTENT_RESERVE_OUT | EXTENDED_COPY
+            ),
+            SenseKey::MISCOMPARE => COMPARING.contains(&command.opcode),
+            SenseKey::ABORTED_COMMAND => self.transport_aborts && BY_TRANSPORT.contains(&code),
+            _ => false,
+        };
+        (!is_caused).then(|| format!("it ended with {key:?} {code:04x}h, which nothing has caused"))
+    }
+
+    fn medium_has_failed(&self, command: &OpenCommand) -> bool {
+        self.failures.iter().any(|(unit, failure)| {
+            let is_own = *unit == command.unit || command.opcode == EXTENDED_COPY;
+            let overlaps = |(from, to): &(u64, u64)| failure.from < *to && *from < failure.to;
+            is_own && failure.at >= command.since && command.ranges.iter().any(overlaps)
+        })
+    }
+
+    /// Returns whether a flush of a unit has failed: what it lost stays lost, and later flushes say so.
+    fn flush_has_failed(&self, unit: u16) -> bool {
+        self.failures.iter().any(|(of, failure)| *of == unit && failure.to == u64::MAX)
+    }
+
+    /// Records how a PERSISTENT RESERVE OUT ended.
+    fn reservation_command_ended(
+        &mut self,
+        now: Instant,
+        initiator: usize,
+        ticket: Ticket,
+        ended: &CommandOutcome,
+    ) {
+        let settled = match ended {
+            CommandOutcome::Status { .. } | CommandOutcome::Refused => Settled::Before(self.next_ticket),
+            CommandOutcome::Failed | CommandOutcome::Aborted => Settled::At(now.after(SAVED_WITHIN)),
+            CommandOutcome::Lost => return self.lost.push((initiator, ticket, SAVED_WITHIN)),
+        };
+        self.settle(Cause::Request(ticket), settled);
+    }
+
+    /// Returns why a unit attention has no cause, if it has none.
+    fn attention_told(&mut self, of: (usize, u16), teller: Ticket, opcode: u8, code: u16) -> Option<String> {
+        if !reports_attentions(opcode) {
+            return Some(format!("command {opcode:02x}h ended with the unit attention {code:04x}h"));
+        }
+        let Some(kind) = Kind::of(code) else {
+            return Some(format!("it ended with the unit attention {code:04x}h, which nothing has caused"));
+        };
+        // An initiator sends an immediate request again that is not answered: it cannot know whether the
+        // first one arrived, and the target executes each.
+        let mut open = self.functions.values();
+        let may_repeat = open.any(|function| attention_by(*function, of.1, self.units) == Some(kind));
+        if !self.attentions(of.0, of.1).told(kind, teller, may_repeat) {
+            return Some(format!("the unit attention {code:04x}h was told more often than it was caused"));
+        }
+        self.counts.attentions += 1;
+        None
+    }
+
+    /// Returns a condition that was never told, if the end of a command shows one.
+    fn forgotten(&mut self, command: &OpenCommand, ticket: Ticket, ended: &CommandOutcome) -> Option<Kind> {
+        if self.refuses_protection[usize::from(command.unit)] {
+            return None;
+        }
+        let of = (command.initiator, command.unit);
+        let is_open = |(_, open): &(&Ticket, &OpenCommand)| (open.initiator, open.unit) == of;
+        let open: BTreeSet<Ticket> = self.open.iter().filter(is_open).map(|(ticket, _)| *ticket).collect();
+        let sense = sense_code(ended).map(|(key, code)| (SenseKey(key), code));
+        let told = sense.filter(|(key, _)| *key == SenseKey::UNIT_ATTENTION).map(|(_, code)| Kind::of(code));
+        // The transport can end a command with ABORTED COMMAND before it reaches its unit.
+        let was_executed = matches!(ended, CommandOutcome::Status { status: GOOD, .. })
+            || sense.is_some_and(|(key, _)| key != SenseKey::ABORTED_COMMAND);
+        let is_absent = |kind| {
+            reports_attentions(command.opcode)
+                && was_executed
+                // A unit tells of resets first, and of other conditions in the order of their causes.
+                && told.is_none_or(|told| kind == Kind::Reset || told == Some(kind))
+        };
+        self.attentions(of.0, of.1).command_ended(ticket, is_absent, &open).pop()
+    }
+
+    /// Records that a cause can establish no unit attention any more, or only until some time.
+    fn settle(&mut self, cause: Cause, settled: Settled) {
+        self.told.values_mut().for_each(|attentions| attentions.settle(cause, settled));
+    }
+
+    fn attentions(&mut self, initiator: usize, unit: u16) -> &mut Attentions {
+        self.told.entry((initiator, unit)).or_default()
+    }
+
+    fn ranges_of(&self, meaning: &Effect) -> Vec<(u64, u64)> {
+        let range = |lba: u64, blocks: u64| (lba * self.block_len, (lba + blocks) * self.block_len);
+        match meaning {
+            Effect::Read { lba, blocks, .. } => vec![range(lba.0, *blocks)],
+            Effect::Verify { lba, expected, .. } => {
+                vec![range(lba.0, u64::try_from(expected.len()).unwrap())]
+            }
+            Effect::CompareAndWrite(change, _) => vec![range(change.lba.0, change.blocks)],
+            Effect::Change(changes) => changes
+                .iter()
+                .map(|change| match change.content {
+                    // It reads elsewhere.
+                    Planned::CopyOf(..) => (0, u64::MAX),
+                    _ => range(change.lba.0, change.blocks),
+                })
+                .collect(),
+            Effect::Flush(_) => vec![(0, u64::MAX)],
+            Effect::Nothing => Vec::new(),
+        }
+    }
+}
+
+/// Returns the kind of the unit attention that a function can establish at a unit.
+fn attention_by(function: TaskManagement, unit: u16, units: u16) -> Option<Kind> {
+    match function {
+        TaskManagement::ClearTaskSet(of) if of == unit => Some(Kind::Cleared),
+        _ if units_reset_by(function, units).contains(&unit) => Some(Kind::Reset),
+        _ => None,
+    }
+}
+
+/// Returns the unit attentions that a PERSISTENT RESERVE OUT with this service action can establish for the
+/// nexuses that lose reservations or registrations by it (SPC-4 §5.13).
+const fn attentions_by(service_action: u8) -> &'static [Kind] {
+    const REGISTRATIONS_PREEMPTED: Kind = Kind::Reservations(Asc::REGISTRATIONS_PREEMPTED.0);
+    const RESERVATIONS_PREEMPTED: Kind = Kind::Reservations(Asc::RESERVATIONS_PREEMPTED.0);
+    const RESERVATIONS_RELEASED: Kind = Kind::Reservations(Asc::RESERVATIONS_RELEASED.0);
+    match service_action {
+        // REGISTER and REGISTER AND IGNORE EXISTING KEY, which can end the registration of a holder; RELEASE.
+        0 | 6 | 2 => &[RESERVATIONS_RELEASED],
+        // CLEAR.
+        3 => &[RESERVATIONS_PREEMPTED],
+        // PREEMPT.
+        4 => &[REGISTRATIONS_PREEMPTED, RESERVATIONS_RELEASED],
+        // PREEMPT AND ABORT.
+        5 => &[REGISTRATIONS_PREEMPTED, RESERVATIONS_RELEASED, Kind::Cleared],
+        _ => &[],
+    }
+}
+
+/// Returns the units that a function resets, if it succeeds.
+fn units_reset_by(function: TaskManagement, units: u16) -> std::ops::Range<u16> {
+    match function {
+        TaskManagement::UnitReset(unit) => unit..unit + 1,
+        TaskManagement::WarmReset | TaskManagement::ColdReset => 0..units,
+        _ => 0..0,
+    }
+}
+
+/// Returns whether a command is told of unit attentions (SAM-5 §5.14: INQUIRY and REPORT LUNS pass them).
+const fn reports_attentions(opcode: u8) -> bool {
+    !matches!(opcode, INQUIRY | REPORT_LUNS)
+}

@@ -1,0 +1,251 @@
+"""A daemon starts beside a file system that does not answer, and the command line answers.
+
+The file system is FUSE with a server of the rig that holds back all requests, or those of one kind: the path cannot be looked at, the file
+cannot be opened, created or enlarged. The healthy LUNs are served meanwhile, the other one says why it is not ready, and is served without a
+restart when the server answers. What a thread of the daemon does that wakes up then is done once, and not at all for a LUN that was removed.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from crash.hanging import CREATE, FALLOCATE, FSYNC, OPEN, HangingFiles
+from crash.storage import IQN, Daemon
+from hostile.initiator import Session, read_10, write_10
+from listening import free_port
+from verdicts import expect
+
+pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(600),
+              pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="mounts a file system")]
+
+BLOCK, MIB = 512, 1 << 20
+# A start looks at media for 3 s, and waits for media that are being opened for 12 s.
+START_MAX_S = 40
+# A command looks at media for 3 s, or asks a daemon that does, twice at most.
+COMMAND_MAX_S = 20
+# A change waits for 30 s for a file that is being enlarged.
+CHANGE_MAX_S = 60
+STOP_MAX_S = 40
+GOOD = 0
+
+
+class Hung:
+    """A daemon with a LUN on the file system, RAM and a file elsewhere."""
+
+    def __init__(self, folder, files, keys='type = "file", path = "{}/disk"'):
+        self.files, self.http = files, free_port()
+        hung = "{ " + keys.format(files.folder, folder) + ' }'
+        other = f'{{ type = "file", path = "{folder}/other.img", size = "16M" }}'
+        self.daemon = Daemon(folder, [hung, '{ type = "ram", size = "16M" }', other], f'http = {{ listen = "127.0.0.1:{self.http}" }}')
+        self.config = os.path.join(folder, "targe.toml")
+
+    def start(self):
+        began = time.monotonic()
+        self.daemon.start()
+        # The portal listens before media are opened.
+        while self.daemon.targe("status", f"--socket={self.daemon.socket}")[0] != 0:
+            self.within(began, START_MAX_S, "the daemon serves")
+            time.sleep(0.1)
+        self.within(began, START_MAX_S, "the daemon starts")
+
+    def stop(self):
+        began = time.monotonic()
+        self.daemon.end(signal.SIGTERM)
+        self.within(began, STOP_MAX_S, "the daemon ends")
+
+    @staticmethod
+    def within(began, most, what):
+        took = time.monotonic() - began
+        expect(took < most, f"it takes {took:.0f} s until {what}")
+
+    def targe(self, *words):
+        began = time.monotonic()
+        done = self.daemon.targe(*words)
+        self.within(began, COMMAND_MAX_S, f"targe {' '.join(words[:2])} ends")
+        return done
+
+    def changed(self, *words):
+        code, said = self.targe(*words, f"--socket={self.daemon.socket}")
+        expect(code == 0, f"targe {' '.join(words)}: {said}")
+
+    def reason(self, lun=0):
+        code, said = self.targe("luns", "--json", f"--socket={self.daemon.socket}")
+        expect(code == 0, said)
+        return next(one["not_ready"] for one in json.loads(said)["luns"] if one["lun"] == lun)
+
+    def ready(self):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/readyz", timeout=COMMAND_MAX_S) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def log(self):
+        with open(os.path.join(self.daemon.folder, "log")) as file:
+            return file.read()
+
+    def works(self, lun):
+        host = Session(self.daemon.port, IQN, f"iqn.2026-11.org.targe:host{time.monotonic_ns()}")
+        host.lun = lun
+        with contextlib.closing(host.ready()):
+            data = bytes([lun + 1]) * 8 * BLOCK
+            expect(host.command(write_10(0, 8), write=data)[0] == GOOD, f"LUN {lun} is not written")
+            expect(host.command(read_10(0, 8), 8 * BLOCK) == (GOOD, data), f"LUN {lun} does not read what was written")
+
+    def until_ready(self):
+        deadline = time.monotonic() + 60
+        while (why := self.reason()) is not None:
+            expect(time.monotonic() < deadline, f"the LUN is not served after the server answers: {why}")
+            time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def hung(content, **keys):
+    with tempfile.TemporaryDirectory() as folder, HangingFiles(os.path.join(folder, "hung"), content) as files:
+        yield (one := Hung(folder, files, **keys))
+        one.daemon.end(signal.SIGKILL)
+
+
+NEW = 'type = "file", path = "{}/disk", size = "4M"'
+FULL = 'type = "file", path = "{}/disk", size = "4M", provisioning = "full"'
+DISC = 'type = "disc", path = "{}/disk"'
+# What is not answered, the files, the LUN, and the length of its file at the end.
+HANGS = {
+    "everything": ((), {"disk": bytes(4 * MIB)}, 'type = "file", path = "{}/disk"', 4 * MIB),
+    "open": ((OPEN,), {"disk": bytes(4 * MIB)}, 'type = "file", path = "{}/disk"', 4 * MIB),
+    "sync": ((FSYNC,), {"disk": bytes(4 * MIB)}, 'type = "file", path = "{}/disk"', 4 * MIB),
+    "create": ((CREATE,), {}, NEW, 4 * MIB),
+    "enlarge": ((FALLOCATE,), {"disk": bytes(MIB)}, FULL, 4 * MIB),
+}
+
+
+@pytest.mark.parametrize("hangs", HANGS)
+def test_healthy_luns_are_served_and_the_other_when_it_answers(kind, hangs):
+    kinds, content, keys, length = HANGS[hangs]
+    with hung(content, keys=keys) as one:
+        one.files.hang(*kinds)
+        one.start()
+        for lun in (1, 2):
+            one.works(lun)
+        path = os.path.join(one.files.folder, "disk")
+        expect("does not answer" in (one.reason() or ""), f"the LUN is not ready because of {one.reason()}")
+        code, said = one.ready()
+        expect(code == 503 and "does not answer" in said, f"/readyz: {code} {said}")
+        expect(f"{path} does not answer" in one.log(), "the log does not name the path")
+        expect(one.targe("status", f"--socket={one.daemon.socket}")[0] == 0, "targe status fails")
+        one.changed("lun", "add", IQN, "ram:1M,lun=7")
+        one.changed("lun", "set", IQN, "7", "ro=true")
+        one.changed("lun", "resize", IQN, "2", "32M")
+        one.works(2)
+        growths = one.files.growths
+        one.files.release()
+        one.until_ready()
+        one.works(0)
+        expect(one.reason() is None, "the LUN is not ready any more")
+        expect(len(one.files.files["disk"]) == length, f"the file has {len(one.files.files['disk'])} bytes")
+        expect(one.files.growths - growths <= 1, "the file was enlarged twice")
+        expect(one.log().count("its medium has come, and is served") == 1, "the medium has come more than once")
+        one.stop()
+
+
+@pytest.mark.parametrize("hangs", ["everything", "open"])
+def test_the_daemon_ends_although_the_file_system_hangs(kind, hangs):
+    with hung({"disk": bytes(4 * MIB)}) as one:
+        one.files.hang(*HANGS[hangs][0])
+        one.start()
+        one.works(1)
+        if hangs == "open":
+            # The kernel ends no process with a request that was read: the daemon must have stopped before.
+            one.daemon.process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + STOP_MAX_S
+            while not one.log().rstrip().endswith("stopped"):
+                expect(time.monotonic() < deadline, "the daemon does not stop")
+                time.sleep(0.1)
+            one.files.release()
+        one.stop()
+
+
+@pytest.mark.parametrize("hangs", ["create", "enlarge"])
+def test_a_thread_that_wakes_up_changes_nothing_for_a_lun_that_was_removed(kind, hangs):
+    kinds, content, keys, _ = HANGS[hangs]
+    with hung(content, keys=keys) as one:
+        one.files.hang(*kinds)
+        one.start()
+        one.changed("lun", "remove", IQN, "0")
+        one.files.release()
+        deadline = time.monotonic() + 60
+        while {name: len(bytes_) for name, bytes_ in one.files.files.items()} != {name: len(bytes_) for name, bytes_ in content.items()}:
+            expect(time.monotonic() < deadline, f"the files are {[(name, len(bytes_)) for name, bytes_ in one.files.files.items()]}")
+            time.sleep(0.2)
+        time.sleep(3)
+        expect(set(one.files.files) == set(content), f"the files are {set(one.files.files)}")
+        if content:
+            one.changed("lun", "add", IQN, f"file:{one.files.folder}/disk,lun=9")
+            one.works(9)
+        one.stop()
+
+
+def test_a_change_that_hangs_is_refused_and_undone(kind):
+    with hung({"disk": bytes(MIB)}, keys='type = "file", path = "{}/disk", size = "1M", provisioning = "full"') as one:
+        one.start()
+        one.works(0)
+        one.files.hang(FALLOCATE)
+        resize = ("lun", "resize", IQN, "0", "4M", f"--socket={one.daemon.socket}")
+        began = time.monotonic()
+        code, said = one.daemon.targe(*resize)
+        one.within(began, CHANGE_MAX_S, "targe lun resize ends")
+        expect(code != 0 and f"{one.files.folder}/disk does not answer" in said, f"targe lun resize: {code} {said}")
+        code, said = one.targe(*resize)
+        expect(code != 0 and "still does not answer an earlier change" in said, f"targe lun resize again: {code} {said}")
+        for lun in (1, 2):
+            one.works(lun)
+        one.files.release()
+        deadline = time.monotonic() + 30
+        while one.files.growths == 0 or len(one.files.files["disk"]) != MIB:
+            expect(time.monotonic() < deadline, f"the file has {len(one.files.files['disk'])} bytes, and was enlarged {one.files.growths} times")
+            time.sleep(0.1)
+        one.works(0)
+        deadline = time.monotonic() + 30
+        while (done := one.targe(*resize))[0] != 0:
+            expect(time.monotonic() < deadline, f"targe lun resize: {done[1]}")
+            time.sleep(0.5)
+        expect(len(one.files.files["disk"]) == 4 * MIB, f"the file has {len(one.files.files['disk'])} bytes")
+        one.works(0)
+        one.stop()
+
+
+@pytest.mark.parametrize("keys", [HANGS["everything"][2], DISC], ids=["file", "disc"])
+def test_commands_without_a_daemon_name_the_path(kind, keys):
+    with hung({"disk": bytes(4 * MIB)}, keys=keys) as one:
+        one.files.hang()
+        path = os.path.join(one.files.folder, "disk")
+        code, said = one.targe("check", one.config)
+        expect(code == 2 and f"{path} does not answer" in said, f"targe check: {code} {said}")
+        code, said = one.targe("serve", "--strict", "--config", one.config)
+        expect(code == 2 and f"{path} does not answer" in said, f"targe serve --strict: {code} {said}")
+        code, said = one.targe("lun", "add", IQN, "ram:1M,lun=7", "--config", one.config)
+        expect(code == 0 and f"{path} does not answer" in said, f"targe lun add: {code} {said}")
+        with open(one.config) as file:
+            expect("ram" in file.read(), "the LUN is not added")
+
+
+def test_secrets_on_the_file_system_delay_their_luns_only(kind):
+    secret = "s" * 40
+    with hung({"secret": secret.encode(), "disk": b""}, keys='type = "file", path = "{1}/plain.img", size = "4M", encrypt = "{0}/secret"') as one:
+        one.files.hang()
+        one.start()
+        one.works(1)
+        expect(f"{one.files.folder}/secret does not answer" in (one.reason() or ""), f"the LUN is not ready because of {one.reason()}")
+        one.files.release()
+        deadline = time.monotonic() + 30
+        while "does not answer" in (one.reason() or ""):
+            expect(time.monotonic() < deadline, "the secret is still waited for")
+            time.sleep(0.5)
+        one.stop()

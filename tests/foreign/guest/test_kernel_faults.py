@@ -1,0 +1,196 @@
+"""What goes wrong on the target's side, as Linux and open-iscsi see it: a session that is dropped and a disk that is replaced meanwhile, a
+target that stands still, a medium that is not there when the target starts, and one whose server has gone.
+
+The guest has its disk open all the time, as a mounted file system has. What must not happen is a write on another disk, and an error where
+the target's operator would expect that the host waits.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+import servers
+from guest import image
+from guest.initiator import Initiator
+from guest.machine import HOST, Guest
+from servers import MIB
+from verdicts import expect, same
+
+SIZE = 16 * MIB
+NAME = "iqn.2026-11.org.targe:guest"
+# Longest open-iscsi may take to log in again, and a write to go on after that, seconds.
+LOGIN_MAX_S, GOES_ON_MAX_S = 60, 120
+# How long the target stands still, and how long the guest runs without its medium.
+STOPPED_S, AWAY_S = 12, 8
+WRITE = "dd if=/dev/urandom of={disk} bs=4k count=1 seek=16 oflag=direct 2>&1"
+READ = "dd if={disk} of=/dev/null bs=4k count=1 iflag=direct 2>&1"
+# Both are emulated: the guest's boot, and what it does.
+pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(1800)]
+
+
+class Faulty(servers.Targe):
+    """Serves a file that can be replaced by another one in the configuration, and an export of an NBD server."""
+
+    other = None
+
+    def medium_path(self, unit=0):
+        return self.other or super().medium_path(unit)
+
+    def nbd_socket(self):
+        return os.path.join(self.folder, "nbd.sock")
+
+    def config_lines(self):
+        yield from super().config_lines()
+        yield from ("[[target.lun]]", "lun = 7", 'type = "nbd"', f'uri = "nbd+unix:///?socket={self.nbd_socket()}"', 'io_timeout = "10s"')
+
+    def start_nbd(self):
+        self.nbd = subprocess.Popen(["nbdkit", "--foreground", "--exit-with-parent", "-U", self.nbd_socket(), "memory", "16M"])
+        while not os.path.exists(self.nbd_socket()):
+            time.sleep(0.01)
+
+    def stop_nbd(self):
+        self.nbd.kill()
+        self.nbd.wait()
+        os.remove(self.nbd_socket())
+
+    def sessions(self):
+        return json.loads(self.admin("sessions"))["sessions"]
+
+    def wait(self, what, limit_s, is_so):
+        deadline = time.monotonic() + limit_s
+        while not is_so():
+            expect(time.monotonic() < deadline, f"{what} takes too long")
+            time.sleep(0.1)
+
+    def drop(self):
+        command = [self.binary, "session", "drop", NAME, "--socket", os.path.join(self.folder, "admin", "admin.sock")]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+    def is_ready(self, lun):
+        (found,) = [one for one in json.loads(self.admin("luns"))["luns"] if one["lun"] == lun]
+        return found["not_ready"] is None
+
+
+@pytest.fixture(scope="module")
+def initiator():
+    out = os.path.join(servers.OUT, "guest")
+    folder = os.path.join(out, "faults")
+    os.makedirs(folder, exist_ok=True)
+    kernel, initramfs = image.prepare_faults(out)
+    server = Faulty(folder, servers.Export((servers.Lun(size=SIZE),), announce=HOST))
+    server.start_nbd()
+    server.start()
+    try:
+        with Guest(kernel, initramfs, folder) as guest:
+            yield Initiator(guest, server)
+        expect(server.stop() == 0, "the daemon does not end in order")
+    finally:
+        server.kill()
+        server.stop_nbd()
+
+
+def opened(initiator):
+    """Logs in without pings of the guest's own, which end a session whose target stands still, and keeps the disk open."""
+    guest = initiator.guest
+    initiator.clear()
+    initiator.set_up(header="None", data="None")
+    for key in ("noop_out_interval", "noop_out_timeout"):
+        initiator.update(f"node.conn[0].timeo.{key}", 0)
+    guest.run(f"{initiator.record} --login")
+    disk = initiator.disk()
+    guest.run(f"sleep 100000 < {disk} & echo $! > /tmp/holder")
+    guest.run(WRITE.format(disk=disk))
+    return disk
+
+
+def closed(initiator):
+    initiator.guest.run("kill $(cat /tmp/holder)")
+    initiator.guest.run(f"{initiator.record} --logout", limit_s=180)
+
+
+def test_a_dropped_session_comes_back_to_its_disk_or_to_none(initiator, tmp_path):
+    server, guest = initiator.server, initiator.guest
+    disk = opened(initiator)
+    first = server.medium_path()
+    before, logins = server.medium_digest(), json.loads(server.admin("status"))["logins"]
+    server.other = str(tmp_path / "other.img")
+    with open(server.other, "wb") as file:
+        file.truncate(SIZE)
+    try:
+        server.drop()
+        server.reload()
+        server.wait("the reload", 30, lambda: server.other in server.admin("luns"))
+        server.wait("another login", LOGIN_MAX_S, lambda: json.loads(server.admin("status"))["logins"] > logins and server.sessions())
+        said = guest.run(WRITE.format(disk=disk), check=False, limit_s=GOES_ON_MAX_S)
+        expect(guest.code != "0", f"a write of an open disk succeeds although the disk was replaced: {said}")
+        with open(server.other, "rb") as file:
+            expect(not any(file.read()), "the write has changed another disk")
+        server.other = None
+        same("the first disk", server.medium_digest(), before)
+    finally:
+        server.other = None
+        server.reload()
+        server.wait("the reload", 30, lambda: first in server.admin("luns"))
+    # The host gives the disk up and finds it again.
+    closed(initiator)
+    closed_again = opened(initiator)
+    guest.run(READ.format(disk=closed_again))
+    closed(initiator)
+
+
+def test_a_target_that_stood_still_keeps_the_session_of_a_writer(initiator):
+    server, guest = initiator.server, initiator.guest
+    disk = opened(initiator)
+    logins = json.loads(server.admin("status"))["logins"]
+    write = f"dd if=/dev/zero of={disk} bs=256k count=40 oflag=direct 2>&1"
+    server.process.send_signal(signal.SIGSTOP)
+    guest.tell(write)
+    time.sleep(STOPPED_S)
+    server.process.send_signal(signal.SIGCONT)
+    guest.answer(write, GOES_ON_MAX_S)
+    same("logins", json.loads(server.admin("status"))["logins"], logins)
+    expect(not initiator.complaints(), initiator.complaints())
+    closed(initiator)
+
+
+def test_a_writer_waits_for_a_medium_that_is_late(initiator):
+    """The target's machine was restarted, and its daemon is up before the volume is."""
+    server, guest = initiator.server, initiator.guest
+    disk = opened(initiator)
+    path, away = server.medium_path(), server.medium_path() + ".away"
+    expect(server.stop() == 0, "the daemon does not end in order")
+    shutil.move(path, away)
+    write = f"dd if=/dev/zero of={disk} bs=4k count=16 oflag=direct 2>&1"
+    guest.tell(write)
+    server.start(fresh=False)
+    server.wait("another login", LOGIN_MAX_S, server.sessions)
+    expect(not server.is_ready(0) and server.is_ready(7), "the LUN of the missing file is ready, or the other is not")
+    time.sleep(AWAY_S)
+    shutil.move(away, path)
+    guest.answer(write, GOES_ON_MAX_S)
+    expect(server.is_ready(0), "the LUN is not ready although its medium has come")
+    said = guest.run("dmesg | grep 'I/O error'", check=False)
+    expect(not said, said)
+    closed(initiator)
+
+
+def test_a_path_checker_finds_a_unit_whose_server_has_gone(initiator):
+    """What dm-multipath's checker "tur" asks: TEST UNIT READY."""
+    server, guest = initiator.server, initiator.guest
+    opened(initiator)
+    disk = initiator.disk(unit=7)
+    guest.run(f"sg_turs {disk}")
+    server.stop_nbd()
+    server.wait("the loss of the server", 30, lambda: not server.is_ready(7))
+    said = guest.run(f"sg_turs -v {disk} 2>&1", check=False)
+    # sg_turs ends with 2 for NOT READY.
+    same(f"exit code of sg_turs ({said})", guest.code, "2")
+    server.start_nbd()
+    server.wait("the server", 30, lambda: server.is_ready(7))
+    server.wait("TEST UNIT READY", 30, lambda: guest.run(f"sg_turs {disk}", check=False) is not None and guest.code == "0")
+    closed(initiator)

@@ -122,9 +122,9 @@ def test_a_path_named_by_a_url_is_only_read(lab, tmp_path):
     mixes = {dict(metric["circumstances"])["mix"] for metric in result["metrics"]}
     links = {dict(metric["circumstances"])["link"] for metric in result["metrics"]}
     assert (mixes, links) == ({"reads"}, {"as it is"})
-    lead = result["summary"][0]
-    # A busy machine makes the base unsteady, and the report says so in place of the advice.
-    assert lead.startswith("This run gives no headline for this path, ") or (lead.startswith("On this path: ") and "Both digests cost " in lead)
+    # A busy machine makes the base unsteady, at full load or at lower loads. The report then says so in place of the advice for that load.
+    advice = [sentence for sentence in result["summary"] if sentence.startswith(("On this path: ", "This run gives no headline for this path, "))]
+    assert len(advice) == 1 and ("Both digests cost " in advice[0] or "the machine was not steady" in advice[0]), result["summary"]
     negotiated, = [section for section in result["sections"] if section["title"] == "What was negotiated"]
     assert {row[0]["text"]: (row[1]["text"], row[2]["text"]) for row in negotiated["tables"][0]["rows"]} == {
         "digests: none": ("None", "None"), "digests: header": ("CRC32C", "None"), "digests: data": ("None", "CRC32C"),
@@ -135,7 +135,7 @@ def test_settings_that_a_target_refuses_are_not_offered(lab, tmp_path):
     with servers.Targe(tmp_path / "target", servers.Export(digests="required")) as target:
         lab.run(target.url())
     result = lab.report()
-    assert "does not offer none" in result["summary"][0] or "does not offer none, " in result["summary"][0]
+    assert any("does not offer none" in sentence for sentence in result["summary"]), result["summary"]
     assert {dict(metric["circumstances"])["digests"] for metric in result["metrics"]} == {"both"}
     refused = next(section for section in result["sections"] if section["title"] == "Not offered")
     assert [row[0]["text"] for row in refused["tables"][0]["rows"]] == ["none", "header", "data"]

@@ -61,7 +61,7 @@ def children_of(process):
 
 def test_compares_targets_of_others_and_lists_what_is_absent(quick_targets):
     result = quick_targets.result
-    assert "targe, tgt and istgt" in result["summary"][0]
+    assert "targe, tgt and istgt" in result["summary"][0], result["summary"]
     found = rates(result)
     assert set(found) == {"targe", "tgt", "istgt", "bare echo"}
     for target in ("targe", "tgt", "istgt"):

@@ -38,7 +38,8 @@ pub(crate) struct CauseJudge {
     failures: Vec<(u16, MediumFailure)>,
     open: BTreeMap<Ticket, OpenCommand>,
     told: BTreeMap<(usize, u16), Attentions>,
-    functions: BTreeMap<Ticket, TaskManagement>,
+    /// The task management functions that have not ended, and when they were sent.
+    functions: BTreeMap<Ticket, (TaskManagement, Instant)>,
     /// The requests whose end is unknown, and that the target may still execute until their initiator has a
     /// new I_T nexus.
     lost: Vec<(usize, Ticket, Duration)>,
@@ -73,6 +74,13 @@ struct OpenCommand {
 /// How long a change of reservations that is being saved may still come into force after its command was
 /// aborted or lost.
 const SAVED_WITHIN: Duration = Duration::from_millis(20);
+
+/// From this time on, an initiator may have sent an immediate function again, and the target executes each
+/// copy: five times the shortest time after which initiators of these worlds look for lost PDUs.
+const REPEATED_AFTER: Duration = Duration::from_millis(250);
+
+/// How long a copy of a function may be on its way after the function has ended.
+const REPEATED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The additional sense codes with which iSCSI ends a task (RFC 7143 §11.4.7.2).
 const BY_TRANSPORT: [u16; 7] = [0x0c0c, 0x0c0d, 0x1113, 0x4705, 0x4b01, 0x4b05, 0x4b06];
@@ -152,9 +160,15 @@ impl CauseJudge {
     }
 
     /// Records that a task management function was sent.
-    pub(crate) fn function_sent(&mut self, initiator: usize, ticket: Ticket, function: TaskManagement) {
+    pub(crate) fn function_sent(
+        &mut self,
+        now: Instant,
+        initiator: usize,
+        ticket: Ticket,
+        function: TaskManagement,
+    ) {
         self.next_ticket = Ticket(ticket.0 + 1);
-        self.functions.insert(ticket, function);
+        self.functions.insert(ticket, (function, now));
         for unit in 0..self.units {
             let Some(kind) = attention_by(function, unit, self.units) else { continue };
             for of in (0..self.initiators).filter(|of| kind == Kind::Reset || *of != initiator) {
@@ -164,12 +178,24 @@ impl CauseJudge {
     }
 
     /// Records how a task management function of an initiator ended.
-    pub(crate) fn function_ended(&mut self, initiator: usize, ticket: Ticket, answer: Option<bool>) {
-        let Some(function) = self.functions.remove(&ticket) else { return };
-        if answer.is_none() {
-            return self.lost.push((initiator, ticket, Duration::ZERO));
+    pub(crate) fn function_ended(
+        &mut self,
+        now: Instant,
+        initiator: usize,
+        ticket: Ticket,
+        answer: Option<bool>,
+    ) {
+        let Some((function, since)) = self.functions.remove(&ticket) else { return };
+        let is_repeated = now.since(since) >= REPEATED_AFTER;
+        if is_repeated {
+            self.told.values_mut().for_each(|attentions| attentions.may_recur(Cause::Request(ticket)));
         }
-        self.settle(Cause::Request(ticket), Settled::Before(self.next_ticket));
+        let within = if is_repeated { REPEATED_WITHIN } else { Duration::ZERO };
+        if answer.is_none() {
+            return self.lost.push((initiator, ticket, within));
+        }
+        let at = if is_repeated { Settled::At(now.after(within)) } else { Settled::Before(self.next_ticket) };
+        self.settle(Cause::Request(ticket), at);
         for unit in units_reset_by(function, self.units) {
             for of in (0..self.initiators).filter(|_| answer == Some(true)) {
                 let is_due = self.attentions(of, unit).establish(Kind::Reset, Cause::Request(ticket));
@@ -353,7 +379,7 @@ impl CauseJudge {
         // An initiator sends an immediate request again that is not answered: it cannot know whether the
         // first one arrived, and the target executes each.
         let mut open = self.functions.values();
-        let may_repeat = open.any(|function| attention_by(*function, of.1, self.units) == Some(kind));
+        let may_repeat = open.any(|(function, _)| attention_by(*function, of.1, self.units) == Some(kind));
         if !self.attentions(of.0, of.1).told(kind, teller, may_repeat) {
             return Some(format!("the unit attention {code:04x}h was told more often than it was caused"));
         }

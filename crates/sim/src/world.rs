@@ -379,7 +379,7 @@ impl World {
             views.asked(now, initiator, ticket, function);
         }
         if self.transport.task_management(now, initiator, ticket, function) {
-            self.causes.iter_mut().for_each(|judge| judge.function_sent(initiator, ticket, function));
+            self.causes.iter_mut().for_each(|judge| judge.function_sent(now, initiator, ticket, function));
             let patience = now.after(TMF_TIMEOUT);
             self.managing.insert(ticket, Managing { initiator, since: now, patience });
         }

@@ -83,6 +83,8 @@ struct Condition {
     kind: Kind,
     cause: Cause,
     settled: Settled,
+    /// Whether the cause may have been executed several times, each of which may be told.
+    recurs: bool,
     /// Whether the condition was certainly established and must be told.
     is_due: bool,
     /// Whether it may have been told.
@@ -102,7 +104,14 @@ impl Attentions {
     /// Records a cause of a condition.
     pub(super) fn expect(&mut self, kind: Kind, cause: Cause, settled: Settled) {
         let (is_due, may_be_told) = (false, false);
-        self.conditions.push(Condition { kind, cause, settled, is_due, may_be_told, carriers: None });
+        let condition =
+            Condition { kind, cause, settled, recurs: false, is_due, may_be_told, carriers: None };
+        self.conditions.push(condition);
+    }
+
+    /// Records that a cause may have been executed several times.
+    pub(super) fn may_recur(&mut self, cause: Cause) {
+        self.conditions.iter_mut().filter(|one| one.cause == cause).for_each(|one| one.recurs = true);
     }
 
     /// Records that a cause can establish no condition any more, or only until some time.
@@ -146,13 +155,13 @@ impl Attentions {
         let candidates = self.conditions.iter().enumerate().filter(|(_, one)| can_bring(one));
         // The one whose time ends first.
         let first = candidates.min_by_key(|(_, one)| match (&one.carriers, one.settled) {
-            (Some(_), _) => 0,
-            (None, Settled::Before(_)) => 1,
-            (None, Settled::At(_)) => 2,
-            (None, Settled::No) => 3,
+            (Some(_), _) => (0, Ticket(0)),
+            (None, Settled::Before(first)) => (1, first),
+            (None, Settled::At(_)) => (2, Ticket(0)),
+            (None, Settled::No) => (3, Ticket(0)),
         });
         let first = first.map(|(at, _)| at);
-        if let Some(at) = first.filter(|_| !may_repeat) {
+        if let Some(at) = first.filter(|at| !may_repeat && !self.conditions[*at].recurs) {
             self.conditions.remove(at);
         }
         for one in self.conditions.iter_mut().filter(|one| one.kind == kind) {

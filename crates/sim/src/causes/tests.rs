@@ -72,9 +72,15 @@ impl Rig {
 
     /// Sends a task management function, which succeeds.
     fn manage(&mut self, initiator: usize, function: TaskManagement) {
+        self.manage_slowly(initiator, function, Duration::ZERO);
+    }
+
+    /// Sends a task management function, which succeeds after this time.
+    fn manage_slowly(&mut self, initiator: usize, function: TaskManagement, after: Duration) {
         self.last += 1;
-        self.judge.function_sent(initiator, Ticket(self.last), function);
-        self.judge.function_ended(initiator, Ticket(self.last), Some(true));
+        let now = self.now();
+        self.judge.function_sent(now, initiator, Ticket(self.last), function);
+        self.judge.function_ended(now.after(after), initiator, Ticket(self.last), Some(true));
     }
 }
 
@@ -148,6 +154,31 @@ fn resets_that_were_pending_together_are_told_once() {
     let mut rig = Rig::new();
     rig.manage(0, TaskManagement::UnitReset(0));
     rig.manage(1, TaskManagement::WarmReset);
+    assert_eq!(rig.execute(0, &attention(0x2903)), None);
+    assert_eq!(rig.execute(0, &attention(0x2903)), Some(Property::Caused));
+}
+
+#[test]
+fn a_function_that_its_initiator_may_have_repeated_is_told_more_than_once() {
+    for (after, second) in [(REPEATED_AFTER, None), (Duration::ZERO, Some(Property::Caused))] {
+        let mut rig = Rig::new();
+        rig.manage_slowly(1, TaskManagement::WarmReset, after);
+        assert_eq!(rig.execute(0, &attention(0x2903)), None);
+        assert_eq!(rig.execute(0, &attention(0x2903)), second, "{after:?}");
+        assert_eq!(rig.execute(0, &attention(0x2903)), Some(Property::Caused), "{after:?}");
+    }
+}
+
+#[test]
+fn a_reset_that_is_executed_after_a_new_nexus_was_told_is_told_too() {
+    let mut rig = Rig::new();
+    rig.last += 1;
+    let (now, reset) = (rig.now(), Ticket(rig.last));
+    rig.judge.function_sent(now, 1, reset, TaskManagement::WarmReset);
+    rig.judge.nexus_began(now, 0);
+    let first = rig.send(0, READ);
+    rig.judge.function_ended(rig.now(), 1, reset, Some(true));
+    assert_eq!(rig.end(first, &attention(0x2900)), None);
     assert_eq!(rig.execute(0, &attention(0x2903)), None);
     assert_eq!(rig.execute(0, &attention(0x2903)), Some(Property::Caused));
 }

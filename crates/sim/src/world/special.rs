@@ -173,7 +173,8 @@ impl World {
         let Some(Managing { initiator, .. }) = self.managing.remove(&ticket) else {
             return self.fail(Property::Ends, format!("management request {} ended twice", ticket.0));
         };
-        self.causes.iter_mut().for_each(|judge| judge.function_ended(initiator, ticket, answer));
+        let now = self.clock.now();
+        self.causes.iter_mut().for_each(|judge| judge.function_ended(now, initiator, ticket, answer));
     }
 
     /// Records that an initiator or the target lost a connection between them.

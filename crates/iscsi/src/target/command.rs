@@ -177,6 +177,7 @@ impl Engine {
             data_out: DataOutTransfer::default(),
             data_in: DataIn::default(),
             result: None,
+            ending: false,
             needs_fence: false,
             retains_sent: keeps,
             sent_status: None,

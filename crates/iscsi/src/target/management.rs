@@ -25,7 +25,7 @@ use super::engine::Engine;
 use super::output::{Body, Control, Output};
 use super::protocol_error::ProtocolError;
 use super::session::{Ready, Request, Tmf};
-use super::task::Holder;
+use super::task::{Holder, Task};
 use super::timer::{Owner, Timer};
 use crate::negotiate::TaskReporting;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
@@ -227,6 +227,14 @@ impl Engine {
         let Some(state) = self.sessions.get_mut(session) else { return self.impossible(Some(session)) };
         state.holds_r2ts = false;
         let tmf = self.tmfs.get(key).copied();
+        if let Some(tmf) = tmf.filter(Tmf::is_multi_task) {
+            let tasks: Vec<Key> = state.tasks(&self.tasks).map(|(key, _)| key).collect();
+            for key in tasks {
+                if let Some(task) = self.tasks.get_mut(key) {
+                    task.ending |= task.holder != Holder::Session && tmf.affects(task.lun);
+                }
+            }
+        }
         self.advance_all_fetches(session, |lun| tmf.is_none_or(|tmf| !tmf.affects(lun)));
     }
 
@@ -294,9 +302,10 @@ impl Engine {
             //# the abort, then the target MUST respond with the response code "Task Does Not Exist".
             return self.answer_tmf(key, TmfResult::NO_TASK);
         };
-        let Some((holder, expecting, lun)) =
-            self.tasks.get(task).map(|task| (task.holder, task.data_out.is_expecting(), task.lun))
-        else {
+        let Some((holder, expecting, lun, reports)) = self.tasks.get(task).map(|task| {
+            let reports = task.result.as_ref().is_some_and(|result| result.is_unit_attention);
+            (task.holder, task.data_out.is_expecting(), task.lun, reports && !task.is_detached())
+        }) else {
             return Ok(());
         };
         match holder {
@@ -316,6 +325,12 @@ impl Engine {
             }
             // The task failed, and the initiator need not send the rest of its data (§7.8).
             Holder::Nobody if !expecting => self.answer_tmf(key, TmfResult::NO_TASK),
+            // The unit attention is no longer pending: nothing else would report it.
+            Holder::Nobody if reports => {
+                self.stop_expecting(task);
+                self.queue_response(task);
+                self.answer_tmf(key, TmfResult::NO_TASK)
+            }
             Holder::Session | Holder::Nobody => {
                 let waiting = self.sessions.get_mut(tmf.session).map(|state| state.window.early_mut());
                 for request in waiting.into_iter().flatten() {
@@ -370,6 +385,9 @@ impl Engine {
     pub(super) fn answer_tmf(&mut self, key: Key, response: TmfResult) -> Result<(), ProtocolError> {
         let Some(tmf) = self.drop_tmf(key) else { return Err(ProtocolError::impossible()) };
         if tmf.is_multi_task() {
+            if response == TmfResult::COMPLETE {
+                self.send_held_responses(&tmf);
+            }
             // The tasks that the function did not end continue.
             self.advance_all_fetches(tmf.session, |lun| tmf.affects(lun));
         }
@@ -377,6 +395,23 @@ impl Engine {
         //# For all these functions, the Task Management Function Response MUST be returned as detailed in
         //# Section 11.6.
         self.send_tmf(&tmf, response)
+    }
+
+    /// Sends the responses that wait for data from the initiator, of the tasks that a function has ended. They
+    /// ended before it, so their status stands, and the initiator must have it before the function's response:
+    /// afterwards it takes them for aborted and sends no data for them.
+    fn send_held_responses(&mut self, tmf: &Tmf) {
+        let Some(state) = self.sessions.get(tmf.session) else { return };
+        let is_held = |task: &Task| task.ending && task.result.is_some() && task.data_out.is_expecting();
+        let held: Vec<Key> = state
+            .tasks(&self.tasks)
+            .filter(|(_, task)| tmf.affects(task.lun) && !task.is_detached() && is_held(task))
+            .map(|(key, _)| key)
+            .collect();
+        for key in held {
+            self.stop_expecting(key);
+            self.queue_response(key);
+        }
     }
 
     /// Removes a task management request.

@@ -172,13 +172,19 @@ impl Engine {
             (connection.data_timed_out, connection.command_since_timeout) = (true, false);
         }
         self.stats.data_late += 1;
+        self.stop_expecting(key);
+        self.fail(key, TransportSense::InitiatorResponseTimeout);
+        self.queue_response(key);
+    }
+
+    /// Stops waiting for the sequences of a task. Data that comes for them is discarded.
+    pub(super) fn stop_expecting(&mut self, key: Key) {
+        let Some(task) = self.tasks.get_mut(key) else { return self.impossible(None) };
         let expected: SmallVec<[IssuedR2t; 4]> = task.data_out.expected().map(Sequence::as_issued).collect();
         for superseded in expected {
             task.data_out.drop_sequence(superseded.ttt, &self.pool);
             task.data_out.record_superseded(superseded);
         }
-        self.fail(key, TransportSense::InitiatorResponseTimeout);
-        self.queue_response(key);
     }
 
     /// Revokes the memory of stalled sequences of a connection, if a session waits for memory.

@@ -320,6 +320,82 @@ fn a_reset_waits_no_longer_than_it_must_for_a_peer_that_stopped_sending() {
 }
 
 #[test]
+fn a_response_that_waits_for_data_is_sent_before_the_response_of_the_function_that_ends_its_task() {
+    for function in [
+        TmfFunction::ABORT_TASK_SET,
+        TmfFunction::CLEAR_TASK_SET,
+        TmfFunction::LOGICAL_UNIT_RESET,
+        TmfFunction::TARGET_WARM_RESET,
+    ] {
+        for result in [TmfResult::COMPLETE, TmfResult::REJECTED] {
+            let mut world = World::new();
+            let (conn, _) = world.login(&["MaxOutstandingR2T=1"]);
+            let command = world.write(conn, 8192);
+            let task = world.start(conn, &command, &[]).task;
+            world.fetch(task, 0, 4096);
+            let r2t: R2t = world.expect(conn);
+            world
+                .finish(task, Finish { status: 2, sense: &[0x70], transferable: 0, is_unit_attention: true });
+            world.expect_silence(conn);
+            let manage = world.manage(conn, function);
+            world.send(conn, &manage, &[]);
+            let manage = expect_manage(&mut world);
+            world.expect_silence(conn);
+            // A command that comes after the function waits for its data as usual.
+            let later = ScsiCommand { itt: Itt(900), ..world.write(conn, 8192) };
+            let other = world.start(conn, &later, &[]).task;
+            world.fetch(other, 0, 4096);
+            let later_r2t: R2t = world.expect(conn);
+            world.finish(
+                other,
+                Finish { status: 2, sense: &[0x70], transferable: 0, is_unit_attention: false },
+            );
+            answer(&mut world, manage, result);
+            let data = data_out(&command, r2t.ttt, 0, 0, true);
+            if result == TmfResult::COMPLETE {
+                assert_eq!(world.expect::<ScsiResponse>(conn).itt, command.itt);
+                expect_result(&mut world, conn, result);
+                // Its data is ignored.
+                world.send(conn, &data, &pattern(0, 4096));
+            } else {
+                expect_result(&mut world, conn, result);
+                world.expect_silence(conn);
+                world.send(conn, &data, &pattern(0, 4096));
+                assert_eq!(world.expect::<ScsiResponse>(conn).itt, command.itt);
+            }
+            world.expect_silence(conn);
+            // Its tag is free.
+            let again = ScsiCommand { itt: command.itt, ..world.command(conn) };
+            world.start(conn, &again, &[]);
+            world.send(conn, &data_out(&later, later_r2t.ttt, 0, 0, true), &pattern(0, 4096));
+            assert_eq!(world.expect::<ScsiResponse>(conn).itt, later.itt);
+        }
+    }
+}
+
+#[test]
+fn abort_task_does_not_lose_a_unit_attention_that_waits_for_data() {
+    for is_unit_attention in [true, false] {
+        let mut world = World::new();
+        let (conn, _) = world.login(&[]);
+        let command = world.write(conn, 8192);
+        let task = world.start(conn, &command, &[]).task;
+        world.fetch(task, 0, 4096);
+        world.expect::<R2t>(conn);
+        world.finish(task, Finish { status: 2, sense: &[0x70], transferable: 0, is_unit_attention });
+        let abort = abort_task(&mut world, conn, &command);
+        world.send(conn, &abort, &[]);
+        if is_unit_attention {
+            assert_eq!(world.expect::<ScsiResponse>(conn).itt, command.itt);
+            expect_result(&mut world, conn, TmfResult::NO_TASK);
+        } else {
+            expect_result(&mut world, conn, TmfResult::COMPLETE);
+        }
+        world.expect_silence(conn);
+    }
+}
+
+#[test]
 fn other_units_go_on_once_a_reset_has_passed() {
     let mut world = World::new();
     let (conn, _) = world.login(&["MaxOutstandingR2T=1"]);

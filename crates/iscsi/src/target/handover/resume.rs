@@ -212,7 +212,10 @@ impl Engine {
         {
             return Err(ResumeError::NotNew(conn));
         }
-        if connection.via.peer != state.peer {
+        // A connection that the peer has reset has no peer address any more. Its session learns of the reset
+        // when it goes on.
+        let has_peer = !connection.via.peer.ip().is_unspecified();
+        if has_peer && connection.via.peer != state.peer {
             return Err(ResumeError::Peer(conn));
         }
         let parameters = connection_parameters(state)?;

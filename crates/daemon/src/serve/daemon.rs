@@ -37,7 +37,7 @@ use super::media::FileRollback;
 use super::media_watch::MediaWatch;
 use super::name_servers::NameServers;
 use super::placement::Owners;
-use super::reactor_shard::{NewUnit, ReactorShard, Reload, WrittenFile};
+use super::reactor_shard::{NewUnit, ReactorShard, Reload};
 use super::reactors::{self, ReactorSetup, ReactorThread, all_idle};
 use super::router::{Deliver, Router};
 use super::runtime_config::{IdAllocator, RuntimeConfig};
@@ -445,9 +445,8 @@ impl Daemon {
         }
         // It has recorded all losses that can be recorded when it ends.
         failed.extend(state_writer::join(state_thread));
-        let written = written
-            .into_iter()
-            .filter_map(|WrittenFile { id, path, file }| Some((runtime.unit(id)?.clone(), path, file)));
+        let written =
+            written.into_iter().filter_map(|written| Some((runtime.unit(written.id)?.clone(), written)));
         for loss in media::loss::sync_all(written, &state, SYNC_MAX) {
             crate::error!("{loss}");
             failed.push(loss);

@@ -370,6 +370,12 @@ impl Disk {
         self.0.borrow().store.try_clone_file()
     }
 
+    /// Returns another descriptor of the second open file description of the file or device, which has a report
+    /// of failed writes of its own; `None` if there is none.
+    pub(super) fn try_clone_verifier(&self) -> Option<std::io::Result<File>> {
+        self.0.borrow().store.try_clone_verifier()
+    }
+
     /// Returns why another process cannot serve it as this one does, if that is so.
     pub(super) fn obstacle(&self) -> Option<DiskObstacle> {
         let inner = self.0.borrow();

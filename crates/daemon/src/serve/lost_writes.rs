@@ -18,6 +18,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::device_identity::{Comparison, DeviceIdentity};
@@ -129,12 +130,42 @@ impl LossRecord {
     }
 }
 
-/// Makes a record durable.
+/// The losses whose records are not durable, because the state directory could not be written: as long as
+/// this process runs, they count as if they were.
+#[derive(Clone, Debug, Default)]
+pub(super) struct UnrecordedLosses(Arc<Mutex<Vec<(LossSubject, LossRecord)>>>);
+
+impl UnrecordedLosses {
+    /// Replaces the loss of a medium; `None` if its record is durable now.
+    fn set(&self, subject: &LossSubject, record: Option<&LossRecord>) {
+        let mut losses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        losses.retain(|(lost, _)| lost != subject);
+        losses.extend(record.map(|record| (subject.clone(), record.clone())));
+    }
+
+    /// Removes the losses of a medium.
+    fn remove(&self, subject: &LossSubject) {
+        let mut losses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        losses.retain(|(lost, record)| !subject.matches(&file_name(lost), Some(record)));
+    }
+
+    /// Returns the record of a medium, if it has one.
+    fn find(&self, subject: &LossSubject) -> Option<LossRecord> {
+        let losses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found =
+            losses.iter().filter(|(lost, record)| subject.matches(&file_name(lost), Some(record)));
+        found.next().map(|(_, record)| record.clone())
+    }
+}
+
+/// Makes a record durable. A record that cannot be written counts until this process ends.
 ///
 /// # Errors
 /// [`StateError`]
 pub(super) fn save(state: &StateDir, subject: &LossSubject, record: &LossRecord) -> Result<(), StateError> {
-    state.save_loss(&file_name(subject), record.encode().as_bytes())
+    let saved = state.save_loss(&file_name(subject), record.encode().as_bytes());
+    state.unrecorded_losses.set(subject, saved.is_err().then_some(record));
+    saved
 }
 
 /// Reserves storage for the record of a medium, so that it can be written when the file system is full.
@@ -153,7 +184,8 @@ fn file_name(subject: &LossSubject) -> String {
 pub(super) fn find(state: &StateDir, subject: &LossSubject) -> Result<Option<LossRecord>, StateError> {
     let found = matching(state, subject)?.into_iter().map(|(_, record)| record);
     let damaged = || LossRecord::new(subject, "the record of the reason is damaged");
-    Ok(found.max_by_key(Option::is_some).map(|record| record.unwrap_or_else(damaged)))
+    let found = found.max_by_key(Option::is_some).map(|record| record.unwrap_or_else(damaged));
+    Ok(found.or_else(|| state.unrecorded_losses.find(subject)))
 }
 
 /// Returns why another medium lost writes that was at the path of this one, if one did.
@@ -172,6 +204,7 @@ pub(super) fn remove(state: &StateDir, subject: &LossSubject) -> Result<(), Stat
     for (path, _) in matching(state, subject)? {
         state.remove_loss(&path)?;
     }
+    state.unrecorded_losses.remove(subject);
     reserve(state, subject);
     Ok(())
 }
@@ -297,6 +330,28 @@ mod tests {
         assert!(inodes().contains(&reserved[0]) && find(&state, &lost).unwrap().is_some());
         remove(&state, &lost).unwrap();
         assert_eq!((inodes().len(), find(&state, &lost).unwrap()), (1, None), "reserved for the next one");
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_written_counts_in_this_process() {
+        for is_accepted in [true, false] {
+            let scratch = Scratch::new();
+            let state = StateDir::open(scratch.path()).unwrap();
+            let (lost, other) = (subject(1, "/a", "5.6"), subject(2, "/b", "7.8"));
+            // A folder whose name the record needs.
+            let obstacle = scratch.path().join("units").join(format!("{}.new", file_name(&lost)));
+            fs::create_dir(&obstacle).unwrap();
+            assert!(save(&state, &lost, &LossRecord::new(&lost, "why")).is_err());
+            assert_eq!(find(&state.clone(), &lost).unwrap().unwrap().why, "why");
+            assert_eq!(find(&state, &other).unwrap(), None);
+            fs::remove_dir(&obstacle).unwrap();
+            if !is_accepted {
+                save(&state, &lost, &LossRecord::new(&lost, "why")).unwrap();
+                assert_eq!(state.unrecorded_losses.find(&lost), None);
+            }
+            remove(&state, &lost).unwrap();
+            assert_eq!(find(&state, &lost).unwrap(), None);
+        }
     }
 
     #[test]

@@ -244,7 +244,7 @@ pub(super) fn of(
     };
     let keys = match read_key_file(&former)? {
         Some(bytes) => {
-            expect_no_conversion(disk)?;
+            expect_no_conversion(disk).map_err(other_disk)?;
             expect_no_header(disk, &former).map_err(other_disk)?;
             let wrap = Wrap::new(&secret);
             let opened = wrap.open(&bytes);
@@ -390,18 +390,27 @@ fn usable(
     }
 }
 
-/// Refuses a disk whose conversion is not completed: part of it is moved.
+/// Refuses a disk whose conversion is not completed: part of it is moved. If the path of a disk is a link,
+/// it can have been converted by that path or by the one that the link leads to.
 fn expect_no_conversion(disk: &Path) -> Result<(), String> {
-    let journal = journal_path(disk);
-    match journal.try_exists() {
-        Ok(false) => Ok(()),
-        Ok(true) => Err(format!(
-            "its conversion to LUKS2 was interrupted, as {} shows; complete it with: targe luks convert {}",
-            journal.display(),
-            disk.display()
-        )),
-        Err(error) => Err(format!("cannot access {}: {}", journal.display(), os_error(&error))),
+    let linked = disk
+        .canonicalize()
+        .map_err(|error| format!("cannot find {}: {}", disk.display(), os_error(&error)))?;
+    for disk in [disk, &linked] {
+        let journal = journal_path(disk);
+        match journal.try_exists() {
+            Ok(false) => {}
+            Ok(true) => {
+                return Err(format!(
+                    "its conversion to LUKS2 was interrupted, as {} shows; complete it with: targe luks convert {}",
+                    journal.display(),
+                    disk.display()
+                ));
+            }
+            Err(error) => return Err(format!("cannot access {}: {}", journal.display(), os_error(&error))),
+        }
     }
+    Ok(())
 }
 
 /// The result of replacing a key file.

@@ -118,7 +118,17 @@ fn may_be_filled(unit: &Unit) -> bool {
 }
 
 fn directory(path: &Path) -> Option<u64> {
-    Some(path.parent()?.metadata().ok()?.ino())
+    Some(folder(path)?.metadata().ok()?.ino())
+}
+
+/// Returns the directory that a file is in, or would be in. If the path of the file is a link, this is not
+/// the directory of the link.
+fn folder(path: &Path) -> Option<PathBuf> {
+    if let Ok(file) = path.canonicalize() {
+        return Some(file.parent()?.to_owned());
+    }
+    let missing = path.read_link().ok().and_then(|linked| Some(path.parent()?.join(linked)));
+    missing.as_deref().unwrap_or(path).parent()?.canonicalize().ok()
 }
 
 /// Checks that a unit's file is there if it was served before, and not shorter than it was, unless its

@@ -22,6 +22,7 @@ use security::guess_limit::GuessLimit;
 
 pub(super) use lock::StateLock;
 
+use super::lost_writes::UnrecordedLosses;
 use super::sanitize_record::SanitizeRecord;
 use super::target_ports::{Damaged, TargetPorts};
 use crate::config::{Config, Naa};
@@ -39,6 +40,8 @@ const LOSS_RESERVED: u64 = 8 << 10;
 pub struct StateDir {
     root: Directory,
     units: Directory,
+    /// The losses that it does not record yet.
+    pub(super) unrecorded_losses: UnrecordedLosses,
     /// Kept as long as anything can write to the directory.
     lock: Option<Arc<StateLock>>,
 }
@@ -78,7 +81,7 @@ impl StateDir {
             check_closed(directory)?;
         }
         let (root, units) = (Directory::open(path.to_path_buf())?, Directory::open(units)?);
-        Ok(Self { root, units, lock: None })
+        Ok(Self { root, units, unrecorded_losses: UnrecordedLosses::default(), lock: None })
     }
 
     /// Keeps the lock of the directory until this and every clone of it are dropped. Reserves the storage

@@ -211,7 +211,9 @@ mod tests {
             }
             let failed = unrecorded.end(&state);
             assert_eq!(failed.is_empty(), is_mended, "{failed:?}");
-            assert_eq!(lost_writes::find(&state, &subject).unwrap().is_some(), is_mended);
+            assert!(lost_writes::find(&state, &subject).unwrap().is_some());
+            let next = StateDir::open(scratch.path()).unwrap();
+            assert_eq!(lost_writes::find(&next, &subject).unwrap().is_some(), is_mended);
         }
     }
 }

@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 use backends::open::{LostWrites, Opened};
 
 use super::MediaError;
+use crate::answers;
 use crate::config::Unit;
 use crate::mailbox::channel;
 use crate::os_error;
 use crate::serve::lost_writes::{self, LossRecord, LossSubject};
 use crate::serve::medium_identity::MediumIdentity;
 use crate::serve::nbd::ExportAddress;
+use crate::serve::reactor_shard::WrittenFile;
 use crate::serve::state::{StateDir, StateError};
 
 /// Finds out whether writes to a file or device that was opened are lost; returns why. What the system has
@@ -80,49 +82,94 @@ fn log_known(unit: &Unit, medium: &dyn std::fmt::Display, record: &LossRecord) {
     );
 }
 
-/// Makes all data of the file or device of a unit durable when no store serves it any more. A failure may be
-/// the system's only report that writes are lost, so it is recorded. The file is the one that was served,
-/// since its path can lead to another one.
-pub(in crate::serve) fn sync(
-    unit: &Unit,
-    (path, file): (&Path, std::io::Result<File>),
-    state: &StateDir,
-) -> Result<(), MediaError> {
-    let failed = |why| MediaError::new(unit, why);
-    let synced = file.as_ref().map_or(Ok(()), File::sync_all);
-    if let Err(error) = &synced {
-        let identity = file.as_ref().map_or(MediumIdentity::Unknown, MediumIdentity::of_file);
-        let subject = LossSubject::of(unit, path, identity);
-        let known = lost_writes::find(state, &subject).ok().flatten().is_some();
-        let why = format!("the system could not write what hosts had written: {}", os_error(error));
-        if !known && let Err(error) = lost_writes::save(state, &subject, &LossRecord::new(&subject, &why)) {
-            return Err(failed(format!("cannot make {} durable: {why}; {error}", path.display())));
-        }
-    }
-    file.and(synced)
-        .map_err(|error| failed(format!("cannot make {} durable: {}", path.display(), os_error(&error))))
+/// A file or device that no store serves any more, and its unit. The file is the one that was served, since
+/// its path can lead to another one.
+#[derive(Debug)]
+struct Ended {
+    label: String,
+    path: PathBuf,
+    subject: LossSubject,
+    file: Option<File>,
+    /// To it the system reports failed writes too. The report to `file` may have gone to a flush that was
+    /// abandoned.
+    verifier: Option<File>,
 }
 
-/// Does the same for many units at the same time, and returns what could not be made durable. A disk that
-/// hangs keeps its thread, and delays neither the others nor the end of the daemon beyond `within`.
+impl Ended {
+    /// # Errors
+    /// A sentence.
+    fn new(unit: &Unit, written: WrittenFile) -> Result<Self, String> {
+        let WrittenFile { path, file, verifier, .. } = written;
+        let failed = |error: std::io::Error| {
+            format!("{}: cannot make {} durable: {}", unit.label, path.display(), os_error(&error))
+        };
+        let file = file.map_err(failed)?;
+        let verifier = verifier.transpose().map_err(failed)?;
+        let subject = LossSubject::of(unit, &path, MediumIdentity::of_file(&file));
+        Ok(Self { label: unit.label.clone(), path, subject, file: Some(file), verifier })
+    }
+
+    /// Makes all its data durable. A failure may be the system's only report that writes are lost, so it is
+    /// recorded.
+    ///
+    /// # Errors
+    /// A sentence.
+    fn sync(&mut self, state: &StateDir) -> Result<(), String> {
+        let synced = self.file.take().map_or(Ok(()), |file| file.sync_all());
+        let verified = self.verifier.take().map_or(Ok(()), |file| file.sync_all());
+        let is_known = lost_writes::find(state, &self.subject).ok().flatten().is_some();
+        match (synced, verified) {
+            (Ok(()), Err(_)) if is_known => Ok(()),
+            (Err(error), _) | (Ok(()), Err(error)) => {
+                let why = format!("the system could not write what hosts had written: {}", os_error(&error));
+                let recorded = if is_known { Ok(()) } else { self.record(state, &why) };
+                let recorded = recorded.err().map_or_else(String::new, |error| format!("; {error}"));
+                Err(format!("{}: cannot make {} durable: {why}{recorded}", self.label, self.path.display()))
+            }
+            (Ok(()), Ok(())) => Ok(()),
+        }
+    }
+
+    fn record(&self, state: &StateDir, why: &str) -> Result<(), StateError> {
+        lost_writes::save(state, &self.subject, &LossRecord::new(&self.subject, why))
+    }
+}
+
+/// Makes all data of files and devices durable when no store serves them any more, all at the same time, and
+/// returns what could not be made durable. A disk that hangs keeps its thread, and delays neither the others
+/// nor the end of the daemon beyond `within`. Whether its data become durable will never be known, so it is
+/// recorded as one that has lost writes, if the state directory takes the record within [`RECORD_MAX`].
 pub(in crate::serve) fn sync_all(
-    files: impl Iterator<Item = (Unit, PathBuf, std::io::Result<File>)>,
+    files: impl Iterator<Item = (Unit, WrittenFile)>,
     state: &StateDir,
     within: Duration,
 ) -> Vec<String> {
     let (done, ended) = channel();
     let mut running = BTreeMap::new();
     let mut failed = Vec::new();
-    for (number, (unit, path, file)) in files.enumerate() {
-        let (label, done, state) =
-            (format!("{}: {}", unit.label, path.display()), done.clone(), state.clone());
-        let work = move || {
-            let _ =
-                done.send((number, sync(&unit, (&path, file), &state).map_err(|error| error.to_string())));
+    for (number, (unit, written)) in files.enumerate() {
+        let mut file = match Ended::new(&unit, written) {
+            Ok(file) => file,
+            Err(why) => {
+                failed.push(why);
+                continue;
+            }
         };
+        let late = Ended {
+            label: file.label.clone(),
+            path: file.path.clone(),
+            subject: file.subject.clone(),
+            file: None,
+            verifier: None,
+        };
+        let (done, state) = (done.clone(), state.clone());
+        let work = move || drop(done.send((number, file.sync(&state))));
         match std::thread::Builder::new().name("sync".to_owned()).spawn(work) {
-            Ok(_) => drop(running.insert(number, label)),
-            Err(error) => failed.push(format!("cannot make {label} durable: {}", os_error(&error))),
+            Ok(_) => drop(running.insert(number, late)),
+            Err(error) => {
+                let (label, path) = (&late.label, late.path.display());
+                failed.push(format!("{label}: cannot make {path} durable: {}", os_error(&error)));
+            }
         }
     }
     let deadline = Instant::now() + within;
@@ -134,10 +181,27 @@ pub(in crate::serve) fn sync_all(
         running.remove(&number);
         failed.extend(synced.err());
     }
-    let late = running.into_values().map(|label| format!("{label} was not made durable within {within:?}"));
-    failed.extend(late);
+    let late: Vec<Ended> = running.into_values().collect();
+    let sentence = |file: &Ended| {
+        format!("{}: {} was not made durable within {within:?}", file.label, file.path.display())
+    };
+    failed.extend(late.iter().map(sentence));
+    if !late.is_empty() {
+        let (state, labels) = (state.clone(), late.len());
+        let record = move || {
+            let why =
+                format!("targe ended before the system had written what hosts had written, after {within:?}");
+            late.iter().filter(|file| file.record(&state, &why).is_ok()).count()
+        };
+        if answers::of_one(record, RECORD_MAX) != Some(labels) {
+            failed.push("the state directory does not record that their writes may be lost".to_owned());
+        }
+    }
     failed
 }
+
+/// How long the records of disks that hang may take, whose state directory may be on one of them.
+const RECORD_MAX: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
@@ -145,6 +209,17 @@ mod tests {
     use crate::scratch::Scratch;
     use crate::serve::media::tests::unit;
     use crate::serve::media::{self, FileRollback};
+    use target::units::UnitId;
+
+    fn written(path: &Path, file: std::io::Result<File>, verifier: Option<File>) -> WrittenFile {
+        WrittenFile { id: UnitId(1), path: path.to_owned(), file, verifier: verifier.map(Ok) }
+    }
+
+    /// Returns a file that the system cannot make durable.
+    fn pipe() -> File {
+        let (_, pipe) = std::io::pipe().unwrap();
+        std::os::fd::OwnedFd::from(pipe).into()
+    }
 
     #[test]
     fn a_loss_that_the_end_of_the_daemon_finds_is_known_at_the_next_start() {
@@ -158,15 +233,48 @@ mod tests {
             opened.unwrap().loss().map(str::to_owned)
         };
         assert_eq!(open(), None);
-        sync(&unit, (&path, File::open(&path)), &state).unwrap();
+        let accept = || {
+            let identity = MediumIdentity::of_file(&File::open(&path).unwrap());
+            lost_writes::remove(&state, &LossSubject::of(&unit, &path, identity)).unwrap();
+        };
+        let sync = |file, verifier| {
+            let mut ended = Ended::new(&unit, written(&path, File::open(&path), None)).unwrap();
+            (ended.file, ended.verifier) = (Some(file), verifier);
+            ended.sync(&state)
+        };
+        let good = || File::open(&path).unwrap();
+        sync(good(), Some(good())).unwrap();
         assert_eq!(open(), None);
-        // The system cannot make a pipe durable.
-        let (_, pipe) = std::io::pipe().unwrap();
-        let why = sync(&unit, (&path, Ok(std::os::fd::OwnedFd::from(pipe).into())), &state).unwrap_err();
-        assert!(why.to_string().contains("cannot make"), "{why}");
-        for _ in 0..2 {
-            assert!(open().is_some_and(|why| why.contains("could not write what hosts had written")));
+        // The report to one of the two may have gone to a flush that was abandoned.
+        for (file, verifier) in [(pipe(), None), (pipe(), Some(good())), (good(), Some(pipe()))] {
+            let why = sync(file, verifier).unwrap_err();
+            assert!(why.contains("cannot make"), "{why}");
+            for _ in 0..2 {
+                assert!(open().is_some_and(|why| why.contains("could not write what hosts had written")));
+            }
+            // What is recorded already is no new failure.
+            sync(good(), Some(pipe())).unwrap();
+            accept();
+            assert_eq!(open(), None);
         }
+    }
+
+    #[test]
+    fn a_disk_that_is_not_durable_in_time_is_recorded_as_one_that_lost_writes() {
+        let scratch = Scratch::new();
+        let (path, state) = (scratch.path().join("disk.img"), StateDir::open(scratch.path()).unwrap());
+        File::create(&path).unwrap();
+        let unit = unit(scratch.path(), "type = \"file\", path = \"disk.img\", size = \"2M\"");
+        let file = || File::open(&path);
+        let subject = LossSubject::of(&unit, &path, MediumIdentity::of_file(&file().unwrap()));
+        // Without time, a sync that ends at once may still be in time.
+        let late = (0..100).find_map(|_| {
+            let written = written(&path, file(), None);
+            sync_all([(unit.clone(), written)].into_iter(), &state, Duration::ZERO).pop()
+        });
+        assert!(late.unwrap().contains("was not made durable within 0ns"));
+        let record = lost_writes::find(&state, &subject).unwrap().unwrap();
+        assert!(record.why.contains("targe ended before the system had written"), "{}", record.why);
     }
 
     #[test]
@@ -175,11 +283,10 @@ mod tests {
         let (path, state) = (scratch.path().join("disk.img"), StateDir::open(scratch.path()).unwrap());
         File::create(&path).unwrap();
         let unit = unit(scratch.path(), "type = \"file\", path = \"disk.img\", size = \"2M\"");
-        let file = |file| (unit.clone(), path.clone(), file);
+        let file = |file| (unit.clone(), written(&path, file, None));
         let files = || (0..20).map(|_| file(File::open(&path)));
         assert_eq!(sync_all(files(), &state, Duration::from_secs(60)), Vec::<String>::new());
         let broken = file(Err(std::io::ErrorKind::NotFound.into()));
         assert_eq!(sync_all(files().chain([broken]), &state, Duration::from_secs(60)).len(), 1);
-        assert!(sync_all(files(), &state, Duration::ZERO).len() <= 20);
     }
 }

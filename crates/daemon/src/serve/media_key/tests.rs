@@ -254,6 +254,16 @@ fn a_disk_whose_conversion_was_interrupted_is_not_served() {
         "its conversion to LUKS2 was interrupted, as /disk.img.luks-conversion shows; complete it with: targe luks \
          convert /disk.img"
     );
+    // By the path that a link leads to.
+    let mut world = World::new().former();
+    world.keys();
+    let disk = world.unit.medium.path().unwrap().clone();
+    let link = disk.with_file_name("link");
+    std::os::unix::fs::symlink("disk.img", &link).unwrap();
+    world.unit.medium = Medium::File { path: link, size: None, direct: false };
+    world.keys();
+    fs::write(journal_path(&disk), b"").unwrap();
+    assert!(world.refusal().ends_with("complete it with: targe luks convert /disk.img"));
 }
 
 #[test]

@@ -17,6 +17,8 @@ pub(in crate::serve) struct WrittenFile {
     pub(in crate::serve) path: PathBuf,
     /// Another descriptor of it.
     pub(in crate::serve) file: io::Result<File>,
+    /// A descriptor of it to which the system reports failed writes as well, if there is one.
+    pub(in crate::serve) verifier: Option<io::Result<File>>,
 }
 
 impl ReactorShard {
@@ -29,6 +31,7 @@ impl ReactorShard {
             id,
             path: facts.path.clone(),
             file: disk.try_clone_file(),
+            verifier: disk.try_clone_verifier(),
         };
         written.map(file).collect()
     }

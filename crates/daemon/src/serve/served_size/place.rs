@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::{directory, quoted};
+use super::{directory, folder, quoted};
 use crate::config::{Medium, Unit};
 use crate::serve::state::{self, StateDir, StateError};
 
@@ -63,7 +63,7 @@ impl Place {
 /// Returns how often the path of the directory that a file is in leads to another file system. Another mount
 /// of the same file system, as a sandbox makes one, does not count.
 fn mounts(path: &Path) -> Option<u32> {
-    let directory = path.parent()?.canonicalize().ok()?;
+    let directory = folder(path)?;
     let devices = directory.ancestors().map(|ancestor| Some(ancestor.metadata().ok()?.dev()));
     let devices = devices.collect::<Option<Vec<u64>>>()?;
     let changes = devices.iter().zip(devices.iter().skip(1)).filter(|(device, parent)| device != parent);
@@ -126,7 +126,9 @@ mod tests {
         let state = StateDir::open(&scratch.path().join("state")).unwrap();
         let path = scratch.path().join("mnt/a");
         fs::create_dir(path.parent().unwrap()).unwrap();
-        for lun in ["path = \"mnt/a\"", "path = \"mnt/a\", size = \"1M\""] {
+        std::os::unix::fs::symlink("mnt/a", scratch.path().join("link")).unwrap();
+        for lun in ["path = \"mnt/a\"", "path = \"mnt/a\", size = \"1M\"", "path = \"link\""] {
+            let name = if lun.contains("link") { "/link" } else { "/mnt/a" };
             fs::write(&path, vec![7; 1 << 20]).unwrap();
             let config = config(&scratch, lun);
             let unit = &config.units[0];
@@ -135,11 +137,13 @@ mod tests {
             // As if the directory had been the root of a file system that is not mounted now.
             let kept = state.place_file(unit.identity.naa);
             let place = Place::find(unit, &state).unwrap();
+            assert_eq!(place.directory, path.parent().unwrap().metadata().unwrap().ino(), "{lun}");
             let (mounts, directory) = (place.mounts + 1, place.directory + 1);
             let write = |place: Place| fs::write(&kept, place.encode()).unwrap();
             write(Place { mounts, directory, ..place.clone() });
             let why = check(unit, &state).unwrap_err();
-            assert!(why.contains("/mnt/a is not in the directory that it was last served from"), "{why}");
+            let told = format!("{name} is not in the directory that it was last served from");
+            assert!(why.contains(&told), "{why}");
             assert!(check_restored(unit, &state) == Err(why) && check_mounted(unit, &state).is_err());
             // The same directory, and another one with its file system, are right.
             for right in [Place { mounts, ..place.clone() }, Place { directory, ..place }] {

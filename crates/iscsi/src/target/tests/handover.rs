@@ -735,6 +735,10 @@ fn connections_that_are_not_new_or_not_the_right_ones_are_refused() {
         connect(&mut engine, &world, ConnId(conn), port);
     }
     engine.received(world.now, ConnId(3), &[0x43], &world.names);
+    // Its peer has reset it.
+    let (peer, local) = (([0, 0, 0, 0], 0).into(), ([127, 0, 0, 1], 3260).into());
+    let arrival = AcceptInfo { portal: PortalId(0), local, peer, entropy: [9; 32] };
+    engine.taken_over(world.now, ConnId(4), &arrival);
     let mut try_with = |conns: &[u32]| {
         let conns: Vec<ConnId> = conns.iter().copied().map(ConnId).collect();
         let state = serde_json::from_str(&document).unwrap();
@@ -753,7 +757,7 @@ fn connections_that_are_not_new_or_not_the_right_ones_are_refused() {
     assert_eq!(try_with(&[0, 2]), Err(ResumeError::Peer(ConnId(2))));
     assert_eq!(try_with(&[3, 1]), Err(ResumeError::NotNew(ConnId(3))));
     assert_eq!(try_with(&[0, 9]), Err(ResumeError::NotNew(ConnId(9))));
-    assert_eq!(try_with(&[0, 1]), Ok(()));
+    assert_eq!(try_with(&[0, 4]), Ok(()));
     // A state is resumed once.
     let state = serde_json::from_str(&document).unwrap();
     let twice = engine.resume(world.now, state, TargetId(0), &[ConnId(0), ConnId(1)], &world.names);

@@ -124,6 +124,15 @@ impl CaseResult {
         Self { entry, verdict, why, record: record.lines(), took: began.elapsed() }
     }
 
+    /// Adds to the reason.
+    pub(crate) fn add_note(&mut self, note: Option<String>) {
+        let Some(note) = note else { return };
+        if !self.why.is_empty() {
+            self.why.push_str("; ");
+        }
+        self.why.push_str(&note);
+    }
+
     /// Returns the case in one line: verdict, id, title, clause and reason.
     pub fn line(&self) -> String {
         let CaseInfo { id, clause, title } = self.entry;

@@ -6,6 +6,7 @@ pub(crate) mod fixture;
 pub(crate) mod kind;
 mod login;
 mod pages;
+mod restore;
 mod task;
 
 mod chap;
@@ -158,7 +159,9 @@ pub fn run(
             }
             outcome = Err(Stop::Fail(why));
         }
-        let result = CaseResult::of(case.entry(), outcome, &fixture.record, began);
+        let note = if gone_since.is_none() { restore::restore(&mut fixture) } else { None };
+        let mut result = CaseResult::of(case.entry(), outcome, &fixture.record, began);
+        result.add_note(note);
         told(&result);
         results.push(result);
     }

@@ -8,6 +8,7 @@ use crate::wire::word;
 use super::conn::{Conn, Flow};
 use super::fixture::Fixture;
 use super::login::LoginPlan;
+use super::restore::{Change, Changes};
 use super::task::{CHECK_CONDITION, Done};
 
 /// Sense keys.
@@ -54,15 +55,28 @@ pub(super) const DATA_MAX: u16 = 0xfff0;
 pub(super) struct Device {
     pub(super) conn: Conn,
     record: Record,
+    isid: [u8; 6],
+    changes: Changes,
 }
 
 impl Device {
     /// Logs in and clears unit attentions. The unit need not be ready.
     pub(super) fn attach(fixture: &mut Fixture) -> Outcome<Self> {
-        let conn = fixture.login(&LoginPlan::normal(fixture))?;
-        let mut device = Self { conn, record: fixture.record.clone() };
+        Self::attach_as(fixture, Fixture::isid())
+    }
+
+    /// Does the same with this ISID. A session that has it already is replaced.
+    pub(super) fn attach_as(fixture: &mut Fixture, isid: [u8; 6]) -> Outcome<Self> {
+        let conn = fixture.login(&LoginPlan { isid, ..LoginPlan::normal(fixture) })?;
+        let (record, changes) = (fixture.record.clone(), fixture.changes.clone());
+        let mut device = Self { conn, record, isid, changes };
         device.clear_attentions()?;
         Ok(device)
+    }
+
+    /// Registers what the next commands change, so that it is undone when the case has ended.
+    pub(super) fn will_change(&self, change: Change) {
+        self.changes.register(self.isid, change);
     }
 
     /// Sends TEST UNIT READY until it ends with anything but a unit attention; returns that.

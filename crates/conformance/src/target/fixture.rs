@@ -14,6 +14,7 @@ use crate::verdict::Outcome;
 use super::conn::Conn;
 use super::kind::UnitKind;
 use super::login::{Auth, LoginPlan};
+use super::restore::Changes;
 
 /// How to reach and to test the target.
 #[derive(Clone, Debug)]
@@ -69,6 +70,8 @@ pub(crate) struct Fixture {
     pub(crate) deadline: Instant,
     /// The credentials that we use. CHAP cases put wrong ones here.
     pub(crate) auth: Auth,
+    /// What must be undone when the case has ended.
+    pub(super) changes: Changes,
     connections: usize,
 }
 
@@ -81,6 +84,7 @@ impl Fixture {
             record: Record::new(),
             deadline: Instant::now() + options.limit,
             auth: Auth { user: options.user.clone(), mutual: options.mutual.clone() },
+            changes: Changes::default(),
             connections: 0,
         }
     }

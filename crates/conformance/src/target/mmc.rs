@@ -1,6 +1,6 @@
 //! Cases on drives for discs: MMC-6, a case for each rule.
 //!
-//! A case that ejects the disc loads it again.
+//! A case that ejects the disc loads it again. If it cannot, the run does when the case has ended.
 
 mod disc;
 mod features;

@@ -1,16 +1,20 @@
 //! Cases on medium changers: SMC-3, a case for each rule.
 //!
-//! A case that moves a cartridge moves it back. Motions are between storage elements where one is empty; a
+//! A case that moves a cartridge moves it back. If it cannot, the run does when the case has ended. Motions are between storage elements where one is empty; a
 //! case that finds no element of the kind that it needs is skipped.
 
 mod motion;
 mod status;
+mod way_back;
 
 use crate::verdict::Outcome;
 
 use super::Test;
 use super::device::{DATA_MAX, Device, byte, half, hex, triple};
 use super::fixture::Fixture;
+use super::restore::Change;
+
+pub(super) use way_back::{Holding, put_back};
 
 pub(super) const TABLES: &[&[Test]] = &[status::CASES, motion::CASES];
 
@@ -156,9 +160,24 @@ struct Changer {
 }
 
 impl Changer {
+    /// Logs in to a changer that is ready.
     fn attach(fixture: &mut Fixture) -> Outcome<Self> {
         let mut device = Device::attach(fixture)?;
         device.need_ready()?;
+        Self::of(device)
+    }
+
+    /// Logs in to a changer whose cartridges may be moved.
+    fn attach_to_move(fixture: &mut Fixture) -> Outcome<Self> {
+        let mut changer = Self::attach(fixture)?;
+        // A changer that does not report its elements fails other cases.
+        if let Ok(elements) = changer.elements() {
+            changer.device.will_change(Change::Cartridges(way_back::held(&elements)));
+        }
+        Ok(changer)
+    }
+
+    fn of(mut device: Device) -> Outcome<Self> {
         let done = device.get(&[0x1a, 0x08, 0x1d, 0, 255, 0], 255)?.good("MODE SENSE(6) of page 1D")?;
         let mode = super::pages::mode_parameters(&done.data, false)?;
         let Some(page) = mode.page(0x1d) else { fail!("MODE SENSE(6) of page 1D returns no such page") };

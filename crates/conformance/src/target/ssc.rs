@@ -17,6 +17,7 @@ use super::Test;
 use super::device::{Device, byte};
 use super::fixture::Fixture;
 use super::pages::ModeParameters;
+use super::restore::Change;
 use super::task::Done;
 
 pub(super) const TABLES: &[&[Test]] = &[blocks::CASES, position::CASES, parameters::CASES, medium::CASES];
@@ -56,10 +57,22 @@ impl Tape {
         let mode = tape.device.mode_6(0)?;
         need!(mode.device_specific & WRITE_PROTECT == 0, "the cartridge is write-protected");
         need!(!tape.is_write_once()?, "the cartridge can be written once only");
+        // The case overwrites the cartridge from its beginning, where it leaves the tape.
+        tape.device.will_change(Change::Position(0));
         if mode.block_len() != 0 {
             tape.set_block_len(&mode, 0)?.good("MODE SELECT(6) of block length 0")?;
         }
         tape.rewind()?;
+        Ok(tape)
+    }
+
+    /// Logs in to a drive that is ready, and notes the position for the return.
+    fn keeping_position(fixture: &mut Fixture) -> Outcome<Self> {
+        let mut tape = Self::attach(fixture)?;
+        // A drive that does not report its position fails other cases.
+        if let Ok(position) = tape.short_position() {
+            tape.device.will_change(Change::Position(word(&position, 4)));
+        }
         Ok(tape)
     }
 
@@ -84,7 +97,15 @@ impl Tape {
         let [_, a, b, c] = len.to_be_bytes();
         let density = byte(&mode.block_descriptor, 0);
         let list = [0, 0, mode.device_specific & 0x7f, 8, density, 0, 0, 0, 0, a, b, c];
+        self.will_change_mode(mode);
         self.device.put(&[0x15, 0x10, 0, 0, 12, 0], &list)
+    }
+
+    /// Registers that the next command changes the mode parameters from these.
+    fn will_change_mode(&self, mode: &ModeParameters) {
+        let len = u8::try_from(mode.block_descriptor.len()).unwrap_or(0);
+        let list = [&[0, 0, mode.device_specific & 0x7f, len][..], &mode.block_descriptor].concat();
+        self.device.will_change(Change::Mode(list));
     }
 
     fn rewind(&mut self) -> Outcome {

@@ -12,7 +12,7 @@ use conformance::{CaseResult, Selection, Verdict, initiator, target};
 use crate::devices::Kind;
 use crate::mutant::Mutant;
 use crate::relay::Relay;
-use crate::{driven, served, unbroken};
+use crate::{driven, found, served, unbroken};
 
 /// How often a verdict may be of a machine that was too busy: cases wait for what a peer should not send, and
 /// for what it should.
@@ -37,6 +37,7 @@ pub(crate) fn judge_target(
     let kind = Kind::of_case(case);
     let with_chap = kind == Kind::DiskWithChap;
     let (user, mutual) = served::credentials();
+    let before = found::state(lane, kind)?;
     // The first connection finds the unit for the case.
     let relay = Relay::start(served::address(), 1, mutant.map(|mutant| mutant.breaks));
     let options = target::Options {
@@ -51,7 +52,12 @@ pub(crate) fn judge_target(
         patience,
         revive: None,
     };
-    Ok(target::run(&options, &Selection::new(&[case.to_owned()]), |_| ())?.results.remove(0))
+    let result = target::run(&options, &Selection::new(&[case.to_owned()]), |_| ())?.results.remove(0);
+    let after = found::state(lane, kind).map_err(|why| format!("after {}: {why}", result.line()))?;
+    if before != after {
+        return Err(format!("{}\nfound: {before}\nleft: {after}", result.line()));
+    }
+    Ok(result)
 }
 
 /// Judges an initiator, which is started for the case.

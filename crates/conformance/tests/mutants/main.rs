@@ -8,6 +8,8 @@
 //! changes the CDBs that reach it, and the data and sense data that it returns. A few rows break no rule but
 //! use what a rule allows: there the case must pass.
 //!
+//! After each case on a tape drive, changer or disc drive the unit must be as the case found it ([`found`]).
+//!
 //! A case without a mutant stands in [`unbroken`], with its reason. A case with neither fails the test.
 #![allow(
     clippy::unwrap_used,
@@ -21,6 +23,7 @@
 
 mod devices;
 mod driven;
+mod found;
 mod initiators;
 mod judge;
 mod mutant;

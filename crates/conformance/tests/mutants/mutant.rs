@@ -1,5 +1,7 @@
 //! A mutant: a row that says which rule a peer breaks, how, and how the case for the rule must say so.
 
+use iscsi::pdu::Opcode;
+
 use crate::pdu::Pdu;
 use crate::relay::Wire;
 
@@ -60,4 +62,32 @@ pub(crate) const fn by(case: &'static str, why: &'static str, mutation: Mutation
 /// Makes a peer that uses what a rule allows, unlike the true peer.
 pub(crate) const fn lawful(case: &'static str, deviation: Mutation) -> Mutant {
     Mutant { case, why: None, breaks: Breaks::By(deviation) }
+}
+
+/// Which of the commands with an operation code a mutant concerns, counted from 1.
+pub(crate) struct Nth(pub(crate) u8, pub(crate) u32);
+
+impl Nth {
+    /// Returns whether a PDU belongs to the command, and counts it if it is one.
+    fn is_of(&self, wire: &mut Wire, pdu: &Pdu) -> bool {
+        let Self(operation, number) = *self;
+        wire.count += u32::from(pdu.of(Opcode::SCSI_COMMAND, operation));
+        wire.count == number && pdu.operation == Some(operation)
+    }
+
+    /// Refuses the command, which does nothing.
+    pub(crate) fn refuse(&self, wire: &mut Wire, mut pdu: Pdu) {
+        if self.is_of(wire, &pdu) {
+            pdu.refuse(self.0);
+        }
+        wire.pass(pdu);
+    }
+
+    /// Ends the command with GOOD and does nothing.
+    pub(crate) fn forget(&self, wire: &mut Wire, mut pdu: Pdu) {
+        if self.is_of(wire, &pdu) {
+            pdu.forget(self.0);
+        }
+        wire.pass(pdu);
+    }
 }

@@ -2,6 +2,8 @@
 
 use crate::mutant::Mutant;
 
+pub(crate) use changer::on_element_descriptors;
+
 mod changer;
 mod chap;
 mod data;

@@ -7,6 +7,7 @@ use crate::wire::word;
 use super::super::Test;
 use super::super::device::{Device, asc, byte, half, key};
 use super::super::fixture::Fixture;
+use super::super::restore::Change;
 use super::super::task::Done;
 use super::{Drive, profile};
 
@@ -105,6 +106,7 @@ fn mechanism(fixture: &mut Fixture) -> Outcome {
 }
 
 fn set_prevent(device: &mut Device, prevent: u8) -> Outcome {
+    device.will_change(Change::Prevention);
     let done = device.ask(&[0x1e, 0, 0, 0, prevent, 0])?;
     done.good(&format!("PREVENT ALLOW MEDIUM REMOVAL, {prevent}")).map(drop)
 }
@@ -115,14 +117,18 @@ fn prevent(fixture: &mut Fixture) -> Outcome {
     set_prevent(&mut drive.device, 0)
 }
 
+/// LoEj and Start of START STOP UNIT.
+const LOAD: u8 = 3;
+
 /// START STOP UNIT with LoEj and Start in the last byte.
 fn start_stop(device: &mut Device, bits: u8) -> Outcome<Done> {
+    device.will_change(Change::Medium(LOAD));
     device.ask(&[0x1b, 0, 0, 0, bits, 0])
 }
 
 /// Loads the disc and waits until the unit is ready.
 fn load(device: &mut Device) -> Outcome {
-    start_stop(device, 3)?.good("START STOP UNIT, load")?;
+    start_stop(device, LOAD)?.good("START STOP UNIT, load")?;
     device.clear_attentions()?.good("TEST UNIT READY with a disc").map(drop)
 }
 
@@ -138,10 +144,7 @@ fn eject_prevented(fixture: &mut Fixture) -> Outcome {
     let mut drive = Drive::attach(fixture)?;
     set_prevent(&mut drive.device, 1)?;
     let done = start_stop(&mut drive.device, 2)?;
-    set_prevent(&mut drive.device, 0)?;
-    if done.is_good() {
-        load(&mut drive.device)?;
-    }
+    let allowed = set_prevent(&mut drive.device, 0);
     let sense = done.sense_code();
     let is_prevented = sense.is_some_and(|(key, code)| {
         [key::NOT_READY, key::ILLEGAL_REQUEST].contains(&key) && code == asc::REMOVAL_PREVENTED
@@ -151,6 +154,7 @@ fn eject_prevented(fixture: &mut Fixture) -> Outcome {
         "START STOP UNIT, eject: expected MEDIUM REMOVAL PREVENTED, came {}",
         done.shown()
     );
+    allowed?;
     drive.read(0, 1)?.good("READ(10) after the refusal").map(drop)
 }
 

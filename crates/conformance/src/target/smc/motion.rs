@@ -6,6 +6,7 @@ use crate::verdict::Outcome;
 use super::super::Test;
 use super::super::device::{asc, key};
 use super::super::fixture::Fixture;
+use super::super::restore::Change;
 use super::super::task::Done;
 use super::{ACCESS, Changer, Element, kind, tag_text};
 
@@ -57,7 +58,7 @@ fn there_and_back(
 }
 
 fn move_slot(fixture: &mut Fixture) -> Outcome {
-    let mut changer = Changer::attach(fixture)?;
+    let mut changer = Changer::attach_to_move(fixture)?;
     let (full, empty) = changer.full_and_empty()?;
     there_and_back(&mut changer, &full, empty.address, |_| Ok(()))?;
     let back = changer.element(full.address)?;
@@ -69,7 +70,7 @@ fn move_slot(fixture: &mut Fixture) -> Outcome {
 }
 
 fn move_source(fixture: &mut Fixture) -> Outcome {
-    let mut changer = Changer::attach(fixture)?;
+    let mut changer = Changer::attach_to_move(fixture)?;
     let (full, empty) = changer.full_and_empty()?;
     there_and_back(&mut changer, &full, empty.address, |changer| {
         let source = changer.element(empty.address)?.source;
@@ -84,7 +85,7 @@ fn move_source(fixture: &mut Fixture) -> Outcome {
 }
 
 fn move_access(fixture: &mut Fixture) -> Outcome {
-    let mut changer = Changer::attach(fixture)?;
+    let mut changer = Changer::attach_to_move(fixture)?;
     let (full, empty) = changer.full_and_empty()?;
     there_and_back(&mut changer, &full, empty.address, |_| {
         for slot in [&full, &empty] {
@@ -95,7 +96,7 @@ fn move_access(fixture: &mut Fixture) -> Outcome {
 }
 
 fn move_to(fixture: &mut Fixture, kind: u8, what: &str) -> Outcome {
-    let mut changer = Changer::attach(fixture)?;
+    let mut changer = Changer::attach_to_move(fixture)?;
     let full = changer.find(kind::STORAGE, true)?.into_iter().next();
     let place = changer.find(kind, false)?.into_iter().next();
     let (Some(full), Some(place)) = (full, place) else {
@@ -125,7 +126,7 @@ fn move_by(changer: &mut Changer, transport: u16, from: u16, to: u16, flags: u8)
 }
 
 fn transport(fixture: &mut Fixture) -> Outcome {
-    let mut changer = Changer::attach(fixture)?;
+    let mut changer = Changer::attach_to_move(fixture)?;
     let (full, empty) = changer.full_and_empty()?;
     let first = changer.range(kind::TRANSPORT).first;
     move_by(&mut changer, first, full.address, empty.address, 0)?
@@ -150,7 +151,7 @@ fn refused(
 }
 
 fn empty_source(fixture: &mut Fixture) -> Outcome {
-    let mut changer = Changer::attach(fixture)?;
+    let mut changer = Changer::attach_to_move(fixture)?;
     let empty = changer.find(kind::STORAGE, false)?;
     let others = [kind::STORAGE, kind::IMPORT_EXPORT, kind::DATA_TRANSFER];
     let mut places = Vec::new();
@@ -169,7 +170,7 @@ fn empty_source(fixture: &mut Fixture) -> Outcome {
 }
 
 fn full_destination(fixture: &mut Fixture) -> Outcome {
-    let mut changer = Changer::attach(fixture)?;
+    let mut changer = Changer::attach_to_move(fixture)?;
     let full = changer.find(kind::STORAGE, true)?;
     let [from, to, ..] = full.as_slice() else {
         need!(false, "the case needs two full slots");
@@ -188,7 +189,7 @@ fn unused(changer: &Changer) -> u16 {
 }
 
 fn no_element(fixture: &mut Fixture) -> Outcome {
-    let mut changer = Changer::attach(fixture)?;
+    let mut changer = Changer::attach_to_move(fixture)?;
     let (full, empty) = changer.full_and_empty()?;
     let none = unused(&changer);
     let code = asc::INVALID_ELEMENT_ADDRESS;
@@ -200,7 +201,7 @@ fn no_element(fixture: &mut Fixture) -> Outcome {
 }
 
 fn invert(fixture: &mut Fixture) -> Outcome {
-    let mut changer = Changer::attach(fixture)?;
+    let mut changer = Changer::attach_to_move(fixture)?;
     let (full, empty) = changer.full_and_empty()?;
     let geometry = changer.device.mode_page(0x1e)?;
     need!(geometry.get(2).is_some_and(|flags| flags & 1 == 0), "the transport element rotates media");
@@ -236,7 +237,7 @@ fn holds(changer: &mut Changer, address: u16, before: &Element) -> Outcome {
 }
 
 fn exchange(fixture: &mut Fixture) -> Outcome {
-    let mut changer = Changer::attach(fixture)?;
+    let mut changer = Changer::attach_to_move(fixture)?;
     let (one, two, _) = slots(&mut changer)?;
     let done = exchange_by(&mut changer, one.address, two.address, one.address)?;
     done.optional("EXCHANGE MEDIUM")?.good("EXCHANGE MEDIUM of two slots")?;
@@ -247,7 +248,7 @@ fn exchange(fixture: &mut Fixture) -> Outcome {
 }
 
 fn exchange_three(fixture: &mut Fixture) -> Outcome {
-    let mut changer = Changer::attach(fixture)?;
+    let mut changer = Changer::attach_to_move(fixture)?;
     let (one, two, empty) = slots(&mut changer)?;
     let done = exchange_by(&mut changer, one.address, two.address, empty.address)?;
     done.optional("EXCHANGE MEDIUM")?.good("EXCHANGE MEDIUM of three slots")?;
@@ -260,7 +261,7 @@ fn exchange_three(fixture: &mut Fixture) -> Outcome {
 }
 
 fn exchange_empty(fixture: &mut Fixture) -> Outcome {
-    let mut changer = Changer::attach(fixture)?;
+    let mut changer = Changer::attach_to_move(fixture)?;
     let (one, _, empty) = slots(&mut changer)?;
     refused(&mut changer, "EXCHANGE MEDIUM from an empty slot", asc::SOURCE_EMPTY, |changer| {
         exchange_by(changer, empty.address, one.address, empty.address)
@@ -268,7 +269,7 @@ fn exchange_empty(fixture: &mut Fixture) -> Outcome {
 }
 
 fn exchange_full(fixture: &mut Fixture) -> Outcome {
-    let mut changer = Changer::attach(fixture)?;
+    let mut changer = Changer::attach_to_move(fixture)?;
     let full = changer.find(kind::STORAGE, true)?;
     let [one, two, three, ..] = full.as_slice() else {
         need!(false, "the case needs three full slots");
@@ -280,7 +281,7 @@ fn exchange_full(fixture: &mut Fixture) -> Outcome {
 }
 
 fn position(fixture: &mut Fixture) -> Outcome {
-    let mut changer = Changer::attach(fixture)?;
+    let mut changer = Changer::attach_to_move(fixture)?;
     let to = |address: u16| {
         let [a, b] = address.to_be_bytes();
         [0x2b, 0, 0, 0, a, b, 0, 0, 0, 0]
@@ -293,11 +294,12 @@ fn position(fixture: &mut Fixture) -> Outcome {
 }
 
 fn prevent(fixture: &mut Fixture) -> Outcome {
-    let mut changer = Changer::attach(fixture)?;
+    let mut changer = Changer::attach_to_move(fixture)?;
     let (full, empty) = changer.full_and_empty()?;
+    changer.device.will_change(Change::Prevention);
     let done = changer.device.ask(&[0x1e, 0, 0, 0, 1, 0])?;
     done.optional("PREVENT ALLOW MEDIUM REMOVAL")?.good("PREVENT ALLOW MEDIUM REMOVAL, prevent")?;
     let outcome = there_and_back(&mut changer, &full, empty.address, |_| Ok(()));
-    changer.device.ask(&[0x1e, 0, 0, 0, 0, 0])?.good("PREVENT ALLOW MEDIUM REMOVAL, allow")?;
-    outcome
+    let allowed = changer.device.ask(&[0x1e, 0, 0, 0, 0, 0])?.good("PREVENT ALLOW MEDIUM REMOVAL, allow");
+    outcome.and(allowed.map(drop))
 }

@@ -8,6 +8,7 @@ use crate::verdict::Outcome;
 use super::super::Test;
 use super::super::device::{Device, Expected, asc, byte, key};
 use super::super::fixture::Fixture;
+use super::super::restore::Change;
 use super::super::task::Done;
 use super::{BLOCK_U32, Tape, WRITE_PROTECT, content, space};
 
@@ -30,6 +31,12 @@ const UNLOAD: [u8; 6] = [0x1b, 0, 0, 0, 0, 0];
 /// LOAD UNLOAD: LOAD set.
 const LOAD: [u8; 6] = [0x1b, 0, 0, 0, 1, 0];
 
+/// LOAD UNLOAD without LOAD.
+fn unload_tape(tape: &mut Tape) -> Outcome<Done> {
+    tape.device.will_change(Change::Medium(LOAD[4]));
+    tape.device.ask(&UNLOAD)
+}
+
 fn load_again(tape: &mut Tape) -> Outcome {
     tape.device.ask(&LOAD)?.good("LOAD UNLOAD with LOAD")?;
     tape.device.clear_attentions()?.good("TEST UNIT READY after LOAD UNLOAD with LOAD").map(drop)
@@ -43,7 +50,7 @@ fn is_not_ready(done: &Done) -> bool {
 fn unload(fixture: &mut Fixture) -> Outcome {
     let mut tape = Tape::blank(fixture)?;
     tape.lay_out("b")?;
-    tape.device.ask(&UNLOAD)?.good("LOAD UNLOAD without LOAD")?;
+    unload_tape(&mut tape)?.good("LOAD UNLOAD without LOAD")?;
     let (ready, read) = (tape.device.ask(&[0; 6])?, tape.read(0, BLOCK_U32)?);
     let inquiry = tape.device.get(&[0x12, 0, 0, 0, 36, 0], 36)?;
     load_again(&mut tape)?;
@@ -55,7 +62,7 @@ fn unload(fixture: &mut Fixture) -> Outcome {
 fn load(fixture: &mut Fixture) -> Outcome {
     let mut tape = Tape::blank(fixture)?;
     tape.lay_out("bb")?;
-    tape.device.ask(&UNLOAD)?.good("LOAD UNLOAD without LOAD")?;
+    unload_tape(&mut tape)?.good("LOAD UNLOAD without LOAD")?;
     load_again(&mut tape)?;
     tape.reads_block("READ(6) after a load", 0)
 }
@@ -63,7 +70,7 @@ fn load(fixture: &mut Fixture) -> Outcome {
 fn load_attention(fixture: &mut Fixture) -> Outcome {
     let mut tape = Tape::blank(fixture)?;
     let mut other = Device::attach(fixture)?;
-    tape.device.ask(&UNLOAD)?.good("LOAD UNLOAD without LOAD")?;
+    unload_tape(&mut tape)?.good("LOAD UNLOAD without LOAD")?;
     load_again(&mut tape)?;
     let what = "TEST UNIT READY of another host after a load";
     other.ask(&[0; 6])?.refused(what, key::UNIT_ATTENTION, asc::MEDIUM_MAY_HAVE_CHANGED)
@@ -72,14 +79,13 @@ fn load_attention(fixture: &mut Fixture) -> Outcome {
 fn prevent(fixture: &mut Fixture) -> Outcome {
     let mut tape = Tape::blank(fixture)?;
     tape.lay_out("b")?;
+    tape.device.will_change(Change::Prevention);
     let done = tape.device.ask(&[0x1e, 0, 0, 0, 1, 0])?;
     done.optional("PREVENT ALLOW MEDIUM REMOVAL")?.good("PREVENT ALLOW MEDIUM REMOVAL, prevent")?;
-    let done = tape.device.ask(&UNLOAD)?;
-    if done.is_good() {
-        load_again(&mut tape)?;
-    }
-    tape.device.ask(&[0x1e, 0, 0, 0, 0, 0])?.good("PREVENT ALLOW MEDIUM REMOVAL, allow")?;
-    done.refused("LOAD UNLOAD without LOAD", key::ILLEGAL_REQUEST, asc::REMOVAL_PREVENTED)
+    let done = unload_tape(&mut tape)?;
+    let allowed = tape.device.ask(&[0x1e, 0, 0, 0, 0, 0])?.good("PREVENT ALLOW MEDIUM REMOVAL, allow");
+    done.refused("LOAD UNLOAD without LOAD", key::ILLEGAL_REQUEST, asc::REMOVAL_PREVENTED)?;
+    allowed.map(drop)
 }
 
 /// The most that a case writes to reach the end of a partition.
@@ -146,7 +152,7 @@ fn overflow(fixture: &mut Fixture) -> Outcome {
 }
 
 fn write_protect(fixture: &mut Fixture) -> Outcome {
-    let mut tape = Tape::attach(fixture)?;
+    let mut tape = Tape::keeping_position(fixture)?;
     let is_protected = tape.device.mode_6(0)?.device_specific & WRITE_PROTECT != 0;
     need!(is_protected, "the cartridge is not write-protected");
     tape.rewind()?;
@@ -172,7 +178,7 @@ fn append(tape: &mut Tape) -> Outcome<u32> {
 }
 
 fn worm_append(fixture: &mut Fixture) -> Outcome {
-    let mut tape = Tape::attach(fixture)?;
+    let mut tape = Tape::keeping_position(fixture)?;
     append(&mut tape)?;
     let number = append(&mut tape)?;
     tape.write_filemarks(0)?;
@@ -181,7 +187,7 @@ fn worm_append(fixture: &mut Fixture) -> Outcome {
 }
 
 fn worm_overwrite(fixture: &mut Fixture) -> Outcome {
-    let mut tape = Tape::attach(fixture)?;
+    let mut tape = Tape::keeping_position(fixture)?;
     let number = append(&mut tape)?;
     append(&mut tape)?;
     tape.write_filemarks(1)?;

@@ -9,6 +9,7 @@ use super::super::Test;
 use super::super::device::{DATA_MAX, Device, asc, byte, double, half, hex, key};
 use super::super::fixture::Fixture;
 use super::super::pages;
+use super::super::restore::Change;
 use super::Tape;
 
 /// Mode pages.
@@ -130,6 +131,7 @@ fn density_refused(fixture: &mut Fixture) -> Outcome {
     };
     let mode = tape.device.mode_6(0)?;
     let list = [0, 0, mode.device_specific & 0x7f, 8, other, 0, 0, 0, 0, 0, 0, 0];
+    tape.will_change_mode(&mode);
     let done = tape.device.put(&[0x15, 0x10, 0, 0, 12, 0], &list)?;
     if done.is_good() {
         tape.set_block_len(&mode, 0)?.good("MODE SELECT(6) of the former density")?;
@@ -142,6 +144,7 @@ fn density_refused(fixture: &mut Fixture) -> Outcome {
 fn select_buffered(tape: &mut Tape, mode: &pages::ModeParameters, wanted: u8) -> Outcome {
     let mut list = vec![0, 0, wanted, 8];
     list.extend_from_slice(&mode.block_descriptor);
+    tape.will_change_mode(mode);
     let done = tape.device.put(&[0x15, 0x10, 0, 0, 12, 0], &list)?;
     let refused = Some((key::ILLEGAL_REQUEST, asc::INVALID_FIELD_IN_PARAMETER_LIST));
     need!(done.sense_code() != refused, "the drive has one buffered mode");
@@ -324,16 +327,21 @@ fn memory_first(fixture: &mut Fixture) -> Outcome {
 /// APPLICATION NAME: 32 characters of the host.
 const APPLICATION: u16 = 0x0801;
 
+/// Returns the parameter list of WRITE ATTRIBUTE with one attribute.
+fn attribute_list(id: u16, format: u8, value: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(value.len()).unwrap_or(u16::MAX);
+    let attribute = [&id.to_be_bytes()[..], &[format], &len.to_be_bytes(), value].concat();
+    let all = u32::try_from(attribute.len()).unwrap_or(0);
+    [&all.to_be_bytes()[..], &attribute].concat()
+}
+
 fn write_attribute(
     device: &mut Device,
     id: u16,
     format: u8,
     value: &[u8],
 ) -> Outcome<super::super::task::Done> {
-    let len = u16::try_from(value.len()).unwrap_or(u16::MAX);
-    let mut attribute = [&id.to_be_bytes()[..], &[format], &len.to_be_bytes(), value].concat();
-    let mut list = u32::try_from(attribute.len()).unwrap_or(0).to_be_bytes().to_vec();
-    list.append(&mut attribute);
+    let list = attribute_list(id, format, value);
     let all = u8::try_from(list.len()).unwrap_or(u8::MAX);
     device.put(&[0x8d, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, all, 0, 0], &list)
 }
@@ -346,6 +354,8 @@ fn memory_write(fixture: &mut Fixture) -> Outcome {
         None
     };
     let value = *b"targe conform                   ";
+    let former = attribute_list(APPLICATION, 1, &before.clone().unwrap_or_default());
+    device.will_change(Change::Attribute(former));
     let done = write_attribute(&mut device, APPLICATION, 1, &value)?;
     done.optional("WRITE ATTRIBUTE")?.good("WRITE ATTRIBUTE of 0801")?;
     let came = attributes(&mut device, APPLICATION)?.into_iter().next().map(|attribute| attribute.value);
@@ -361,6 +371,10 @@ fn memory_write(fixture: &mut Fixture) -> Outcome {
 fn memory_read_only(fixture: &mut Fixture) -> Outcome {
     let mut device = Tape::blank(fixture)?.device;
     let what = "WRITE ATTRIBUTE of the maximum capacity";
+    let before = attributes(&mut device, 0x0001).ok().and_then(|values| values.into_iter().next());
     let done = write_attribute(&mut device, 0x0001, 0, &[0; 8])?.optional("WRITE ATTRIBUTE")?;
+    if let Some(before) = before.filter(|_| done.is_good()) {
+        device.will_change(Change::Attribute(attribute_list(before.id, 0, &before.value)));
+    }
     done.refused(what, key::ILLEGAL_REQUEST, asc::INVALID_FIELD_IN_PARAMETER_LIST)
 }

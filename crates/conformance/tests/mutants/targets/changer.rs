@@ -1,6 +1,6 @@
 //! Mutants of medium changers: `smc-*`.
 
-use crate::mutant::{Mutant, by, change};
+use crate::mutant::{Mutant, Nth, by, change};
 use crate::pdu::Pdu;
 
 use super::pages;
@@ -25,16 +25,19 @@ const ACCESS: u8 = 0x08;
 
 /// Changes each element descriptor of READ ELEMENT STATUS.
 fn on_elements(pdu: &mut Pdu, change: fn(&mut [u8])) {
-    pdu.on_data(STATUS, |data| {
-        let mut rest = data.get_mut(8..).unwrap_or_default();
-        while rest.len() > 8 {
-            let descriptor_len = usize::from(u16::from_be_bytes([rest[2], rest[3]]));
-            let page_len = u32::from_be_bytes([0, rest[5], rest[6], rest[7]]) as usize;
-            let (page, after) = std::mem::take(&mut rest)[8..].split_at_mut(page_len);
-            page.chunks_mut(descriptor_len).for_each(change);
-            rest = after;
-        }
-    });
+    pdu.on_data(STATUS, |data| on_element_descriptors(data, change));
+}
+
+/// Changes each element descriptor of element status data.
+pub(crate) fn on_element_descriptors(data: &mut [u8], change: fn(&mut [u8])) {
+    let mut rest = data.get_mut(8..).unwrap_or_default();
+    while rest.len() > 8 {
+        let descriptor_len = usize::from(u16::from_be_bytes([rest[2], rest[3]]));
+        let page_len = u32::from_be_bytes([0, rest[5], rest[6], rest[7]]) as usize;
+        let (page, after) = std::mem::take(&mut rest)[8..].split_at_mut(page_len);
+        page.chunks_mut(descriptor_len).for_each(change);
+        rest = after;
+    }
 }
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -133,6 +136,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
             }
         });
     }),
+    by("smc-move", "the case left cartridges in other elements; 1 motions", |wire, pdu| {
+        Nth(MOVE, 2).refuse(wire, pdu);
+    }),
     change("smc-move-source", "the cartridge came from", |pdu| {
         on_elements(pdu, |element| element[11] ^= 0x40);
     }),
@@ -152,6 +158,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
     change("smc-move-invert", "MOVE MEDIUM with INVERT: expected sense 5/2400", |pdu| pdu.accept(MOVE)),
     change("smc-exchange", "does not hold the cartridge", |pdu| pdu.forget(EXCHANGE)),
     change("smc-exchange-three", "does not hold the cartridge", |pdu| pdu.forget(EXCHANGE)),
+    by("smc-exchange", "the case left cartridges in other elements; 3 motions", |wire, pdu| {
+        Nth(EXCHANGE, 2).refuse(wire, pdu);
+    }),
+    by("smc-exchange-three", "the case left cartridges in other elements; 1 motions", |wire, pdu| {
+        Nth(MOVE, 2).refuse(wire, pdu);
+    }),
     change("smc-exchange-empty", "EXCHANGE MEDIUM from an empty slot: expected sense 5/3b0e", |pdu| {
         pdu.accept(EXCHANGE);
     }),

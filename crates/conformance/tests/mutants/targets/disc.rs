@@ -1,6 +1,6 @@
 //! Mutants of disc drives: `mmc-*`.
 
-use crate::mutant::{Mutant, by, change};
+use crate::mutant::{Mutant, Nth, by, change};
 use crate::pdu::{INQUIRY, READ, READ_CAPACITY, TEST_UNIT_READY, WRITE};
 
 use super::pages;
@@ -19,6 +19,9 @@ const STRUCTURE: u8 = 0xad;
 const SPEED: u8 = 0xbb;
 const MECHANISM: u8 = 0xbd;
 const READ_CD: u8 = 0xbe;
+
+/// What the report says if a case left the disc out of the drive.
+const LOADED_AGAIN: &str = "the case left the drive without its medium, which was loaded again";
 
 pub(super) const MUTANTS: &[Mutant] = &[
     change("mmc-inquiry", "RMB is 0", |pdu| pdu.on_data(INQUIRY, |data| data[1] &= 0x7f)),
@@ -182,6 +185,17 @@ pub(super) const MUTANTS: &[Mutant] = &[
     change("mmc-stop", "READ(10) of a started disc", |pdu| pdu.refuse(READ)),
     change("mmc-eject-prevented", "START STOP UNIT, eject: expected MEDIUM REMOVAL PREVENTED", |pdu| {
         pdu.accept(START_STOP);
+    }),
+    by("mmc-eject-prevented", "PREVENT ALLOW MEDIUM REMOVAL, 0: expected GOOD", |wire, pdu| {
+        Nth(PREVENT, 2).refuse(wire, pdu);
+    }),
+    by("mmc-eject-prevented", LOADED_AGAIN, |wire, mut pdu| {
+        pdu.forget(PREVENT);
+        Nth(PREVENT, 2).refuse(wire, pdu);
+    }),
+    by("mmc-eject", LOADED_AGAIN, |wire, pdu| Nth(START_STOP, 2).refuse(wire, pdu)),
+    by("mmc-prevent", "PREVENT ALLOW MEDIUM REMOVAL, 0: expected GOOD", |wire, pdu| {
+        Nth(PREVENT, 2).refuse(wire, pdu);
     }),
     change("mmc-eject", "TEST UNIT READY: expected MEDIUM NOT PRESENT", |pdu| pdu.forget(START_STOP)),
     change("mmc-eject-features", "the current profile is 0008", |pdu| pdu.forget(START_STOP)),

@@ -1,6 +1,6 @@
 //! Mutants of tape drives: `ssc-*`.
 
-use crate::mutant::{Mutant, by, change};
+use crate::mutant::{Mutant, Nth, by, change};
 use crate::pdu::{INQUIRY, READ_16, TEST_UNIT_READY};
 
 use super::pages;
@@ -36,6 +36,9 @@ const SILI: u8 = 0x02;
 
 /// The reason of a case whose sense data has another bit.
 const BITS: &str = "expected FILEMARK, EOM and ILI as";
+
+/// What the report says if a case left the cartridge out of the drive.
+const LOADED_AGAIN: &str = "the case left the drive without its medium, which was loaded again";
 
 pub(super) const MUTANTS: &[Mutant] = &[
     change("ssc-inquiry", "RMB is 0", |pdu| pdu.on_data(INQUIRY, |data| data[1] &= 0x7f)),
@@ -103,7 +106,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     change("ssc-verify-length", "expected INFORMATION 900", |pdu| pdu.count_wrongly(VERIFY)),
     change("ssc-verify-filemark", BITS, |pdu| pdu.on_sense(VERIFY, |sense| sense[2] &= !FILEMARK)),
     // Position.
-    change("ssc-rewind", "READ(6) after REWIND", |pdu| pdu.forget(REWIND)),
+    by("ssc-rewind", "READ(6) after REWIND", |wire, pdu| Nth(REWIND, 2).forget(wire, pdu)),
     change("ssc-rewind-immediate", "READ(6) after REWIND with IMMED", |pdu| {
         pdu.on_cdb(REWIND, |cdb| {
             if cdb[1] & 1 != 0 {
@@ -202,6 +205,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
     change("ssc-mode-block-length", "MODE SELECT set block length 1024, MODE SENSE tells 512", |pdu| {
         pdu.on_data(MODE_SENSE, |data| data[9..12].copy_from_slice(&[0, 2, 0]));
     }),
+    by("ssc-mode-block-length", "MODE SELECT(6) of block length 0: expected GOOD", |wire, pdu| {
+        Nth(MODE_SELECT, 2).refuse(wire, pdu);
+    }),
     change("ssc-mode-block-limit", "MODE SELECT(6) of block length FFFFFFh, where", |pdu| {
         pdu.accept(MODE_SELECT);
     }),
@@ -251,6 +257,9 @@ pub(super) const MUTANTS: &[Mutant] = &[
             }
         });
     }),
+    by("ssc-memory-write", "WRITE ATTRIBUTE of no value: expected GOOD", |wire, pdu| {
+        Nth(WRITE_ATTRIBUTE, 2).refuse(wire, pdu);
+    }),
     change("ssc-memory-read-only", "WRITE ATTRIBUTE of the maximum capacity: expected sense 5/2600", |pdu| {
         pdu.accept(WRITE_ATTRIBUTE);
     }),
@@ -270,6 +279,15 @@ pub(super) const MUTANTS: &[Mutant] = &[
             pdu.accept(TEST_UNIT_READY);
         },
     ),
+    by("ssc-unload", LOADED_AGAIN, |wire, pdu| Nth(LOAD_UNLOAD, 2).refuse(wire, pdu)),
+    by("ssc-load", LOADED_AGAIN, |wire, pdu| Nth(LOAD_UNLOAD, 2).refuse(wire, pdu)),
+    by("ssc-prevent", "PREVENT ALLOW MEDIUM REMOVAL, allow: expected GOOD", |wire, pdu| {
+        Nth(PREVENT, 2).refuse(wire, pdu);
+    }),
+    by("ssc-prevent", LOADED_AGAIN, |wire, mut pdu| {
+        pdu.forget(PREVENT);
+        Nth(PREVENT, 2).refuse(wire, pdu);
+    }),
     change("ssc-prevent", "LOAD UNLOAD without LOAD: expected sense 5/5302", |pdu| pdu.forget(PREVENT)),
     change("ssc-early-warning", "expected EOM alone", |pdu| pdu.on_sense(WRITE_6, |sense| sense[2] &= !EOM)),
     change("ssc-early-warning", "although everything was written", |pdu| pdu.count_wrongly(WRITE_6)),

@@ -76,6 +76,10 @@ struct State {
     /// How many fitting PDUs still pass before the fault.
     skip: u32,
     passage: Passage,
+    /// How many connections there were, and the number of the newest one when the corrupter was armed. Older
+    /// ones belong to passages before this one: their ends may be seen late.
+    connections: u64,
+    armed_at: u64,
     /// The identity of every PDU since the corrupter was armed, by which a repetition is detected.
     identities: BTreeSet<[u8; 16]>,
     /// The open sockets, to be shut down at the end.
@@ -112,11 +116,7 @@ impl Corrupter {
 
     /// Starts a new passage with one fault, or with none, which only observes.
     pub fn arm(&self, fault: Option<Fault>) {
-        let mut state = self.shared.state();
-        state.skip = fault.as_ref().map_or(0, |fault| fault.skip);
-        state.fault = fault;
-        state.passage = Passage::default();
-        state.identities.clear();
+        self.shared.state().arm(fault);
     }
 
     /// Ends the passage.
@@ -152,8 +152,37 @@ impl Shared {
 }
 
 impl State {
+    fn arm(&mut self, fault: Option<Fault>) {
+        self.skip = fault.as_ref().map_or(0, |fault| fault.skip);
+        self.fault = fault;
+        self.passage = Passage::default();
+        self.armed_at = self.connections;
+        self.identities.clear();
+    }
+
+    /// Counts a connection. Returns its number.
+    fn note_open(&mut self) -> u64 {
+        self.connections += 1;
+        self.passage.seen.opened += 1;
+        self.connections
+    }
+
+    /// Returns whether an event of a connection belongs to this passage.
+    const fn is_of_passage(&self, connection: u64) -> bool {
+        connection >= self.armed_at
+    }
+
     /// Returns the bytes to send for a PDU, after recording it.
-    fn pass(&mut self, way: StreamDirection, pdu: &[u8], layout: &PduLayout) -> Option<Vec<u8>> {
+    fn pass(
+        &mut self,
+        connection: u64,
+        way: StreamDirection,
+        pdu: &[u8],
+        layout: &PduLayout,
+    ) -> Option<Vec<u8>> {
+        if !self.is_of_passage(connection) {
+            return None;
+        }
         if !layout.is_login {
             self.observe(pdu);
         }
@@ -183,7 +212,10 @@ impl State {
         }
     }
 
-    fn note_close(&mut self, by: StreamDirection) {
+    fn note_close(&mut self, connection: u64, by: StreamDirection) {
+        if !self.is_of_passage(connection) {
+            return;
+        }
         match by {
             StreamDirection::Forward => self.passage.seen.closed_by_initiator += 1,
             StreamDirection::Backward => self.passage.seen.closed_by_target += 1,
@@ -222,8 +254,8 @@ fn accept(listener: &TcpListener, target: SocketAddr, shared: &Arc<Shared>) {
         }
         pumps.retain(|pump| !pump.is_finished());
         if let Ok(target) = TcpStream::connect_timeout(&target, CONNECT_MAX) {
-            shared.state().passage.seen.opened += 1;
-            pumps.extend(pump::start(initiator, target, shared).unwrap_or_default());
+            let number = shared.state().note_open();
+            pumps.extend(pump::start(number, initiator, target, shared).unwrap_or_default());
         }
     }
     for pump in pumps {

@@ -373,6 +373,7 @@ impl Cell {
     }
 
     fn count(&mut self, trial: &Trial) {
+        self.counts.timed_out += u64::from(trial.timed_out);
         let Some(fault) = trial.fault else { return self.count_control(trial) };
         let mut counts = Counts::default();
         match trial.outcome() {
@@ -385,8 +386,7 @@ impl Cell {
 
     fn count_control(&mut self, trial: &Trial) {
         self.counts.controls += 1;
-        let facts = trial.facts;
-        if facts.is_detected || facts.is_wrong || !facts.is_good {
+        if trial.facts.is_alarm(trial.timed_out) {
             self.counts.false_alarms += 1;
             if self.alarms.len() < ALARMS_MAX {
                 self.alarms.push(format!("{}; seen on the wire: {:?}", trial.result, trial.passage.seen));

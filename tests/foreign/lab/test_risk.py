@@ -33,13 +33,14 @@ def test_silent_damage_is_found_without_digests_and_none_with_both(tmp_path, kin
     for digests in ("none", "both"):
         counts = {quantity: outcome(report, digests, quantity) for quantity in (
             "injected", "detected and recovered", "detected and reported", "silent and harmless", "silent and wrong",
-            "connections dropped", "false alarms", "unexplained blocks")}
+            "connections dropped", "false alarms", "timed out", "unexplained blocks")}
         told = f"{kind}, digests {digests}, seed {seed}: {counts}"
-        injected, recovered, reported, harmless, wrong, dropped, alarms, unexplained = counts.values()
+        injected, recovered, reported, harmless, wrong, dropped, alarms, late, unexplained = counts.values()
         assert injected == recovered + reported + harmless + wrong, told
         assert alarms == unexplained == 0, told
         if digests == "none":
-            assert wrong > injected / 2 and dropped == 0, told
+            # A session whose command timed out is closed.
+            assert wrong > injected / 2 and dropped <= late, told
         else:
             assert wrong == harmless == 0, told
             if kind != "targe":

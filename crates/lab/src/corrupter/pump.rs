@@ -16,6 +16,7 @@ const READ_LEN: usize = 256 << 10;
 
 /// What the two directions of a connection share.
 struct Connection {
+    number: u64,
     /// Sees the PDUs of both directions, and learns from the login whether digests are on.
     framing: Mutex<Iscsi>,
     /// Whether one side has closed the connection. The other one then only follows.
@@ -25,6 +26,7 @@ struct Connection {
 
 /// Starts the threads of a connection.
 pub(super) fn start(
+    number: u64,
     initiator: TcpStream,
     target: TcpStream,
     shared: &Arc<Shared>,
@@ -41,6 +43,7 @@ pub(super) fn start(
         return Ok(Vec::new());
     }
     let connection = Arc::new(Connection {
+        number,
         framing: Mutex::new(Iscsi::new()),
         closed: AtomicBool::new(false),
         shared: Arc::clone(shared),
@@ -62,7 +65,7 @@ fn spawn(
         let end = pump(&connection, &source, &destination, way);
         if !connection.closed.swap(true, Ordering::AcqRel) {
             let by = if end == PumpEnd::DestinationGone { way.opposite() } else { way };
-            connection.shared.state().note_close(by);
+            connection.shared.state().note_close(connection.number, by);
         }
         // An end of file is passed on as such; an error ends both directions.
         if end == PumpEnd::SourceClosed {
@@ -121,7 +124,7 @@ impl Connection {
             let Some(layout) = framing.pdu_layout(way, rest) else { break };
             let Some(pdu) = rest.get(..layout.len) else { break };
             framing.passed(way, pdu);
-            match state.pass(way, pdu, &layout) {
+            match state.pass(self.number, way, pdu, &layout) {
                 Some(damaged) => out.extend_from_slice(&damaged),
                 None => out.extend_from_slice(pdu),
             }

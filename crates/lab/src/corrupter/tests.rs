@@ -196,3 +196,23 @@ fn a_relay_hits_the_armed_pdu_once_and_sees_the_reaction() {
     assert_eq!(seen, expected);
     assert_eq!(corrupter.disarm(), Passage::default());
 }
+
+/// A busy machine may run the thread of a connection long after the connection ended.
+#[test]
+fn what_an_earlier_connection_does_late_is_not_of_this_passage() {
+    let (reject, mut state) = (pdu(0x3f, &[], false), State::default());
+    let (before, now) = (state.note_open(), state.note_open());
+    state.arm(Some(fault(PduClass::Command, Place::Header, Damage::FlipBit, 1)));
+    state.note_close(before, StreamDirection::Backward);
+    assert_eq!(state.pass(before, StreamDirection::Backward, &reject, &layout(&reject, false)), None);
+    assert_eq!(
+        state.pass(before, StreamDirection::Forward, &pdu(0x01, &[], false), &layout(&reject, false)),
+        None
+    );
+    assert_eq!(state.passage, Passage::default());
+    state.note_close(now, StreamDirection::Backward);
+    let next = state.note_open();
+    state.note_close(next, StreamDirection::Forward);
+    let wanted = Seen { closed_by_target: 1, closed_by_initiator: 1, opened: 1, ..Seen::default() };
+    assert_eq!(state.passage.seen, wanted);
+}

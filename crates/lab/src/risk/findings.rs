@@ -97,6 +97,12 @@ fn summary(results: &RiskResults) -> Vec<String> {
         grouped(total.controls),
         grouped(total.false_alarms)
     ));
+    if total.timed_out > 0 {
+        text.push(format!(
+            "In {} trials, with damage or without, the target did not respond in time; without damage this is no alarm.",
+            grouped(total.timed_out)
+        ));
+    }
     if total.unexplained > 0 {
         text.push(format!(
             "At the end, {} blocks were wrong that no injected fault explains.",
@@ -191,6 +197,7 @@ fn matrix(results: &RiskResults) -> Section {
     let titles = ["digests", "ERL", "injected"].into_iter().chain(Outcome::ALL.map(Outcome::name)).chain([
         "connections dropped",
         "false alarms",
+        "timed out",
         "unexplained blocks",
     ]);
     let rows = results.cells.iter().map(row).collect();
@@ -200,7 +207,8 @@ fn matrix(results: &RiskResults) -> Section {
             "Detected means that an end reacted: a digest error in the initiator's counters, a Reject, a SNACK, a \
              repetition or a closed connection on the wire, or a command that failed. Without digests an end notices \
              only damage that makes a PDU nonsensical. Silent means that no end reacted. Digests cannot detect a PDU \
-             that arrives twice, which is silent and harmless. Unexplained blocks are those that the last check of the \
+             that arrives twice, which is silent and harmless. A trial without damage that only timed out is no false \
+             alarm: a busy machine responds late, too. Unexplained blocks are those that the last check of the \
              whole range found wrong without a fault that explains it."
                 .to_owned(),
         ],
@@ -223,7 +231,7 @@ fn row(cell: &Cell) -> Vec<TableCell> {
         vec![TableCell::Text(cell.digests.name().to_owned()), TableCell::Text(cell.erl.to_string())];
     let numbers = std::iter::once(counts.injected)
         .chain(Outcome::ALL.map(|outcome| counts.of(outcome)))
-        .chain([counts.dropped, counts.false_alarms, counts.unexplained]);
+        .chain([counts.dropped, counts.false_alarms, counts.timed_out, counts.unexplained]);
     row.extend(numbers.map(|number| match &cell.not_offered {
         Some(why) => TableCell::Absent(format!("not offered: {why}")),
         None => TableCell::Number(float(number)),
@@ -321,6 +329,7 @@ fn metrics(results: &RiskResults) -> Vec<Metric> {
             ("silent and wrong", counts.wrong, Better::Lower),
             ("connections dropped", counts.dropped, Better::Lower),
             ("false alarms", counts.false_alarms, Better::Lower),
+            ("timed out", counts.timed_out, Better::Lower),
             ("unexplained blocks", counts.unexplained, Better::Lower),
         ];
         quantities.map(|(quantity, value, better)| Metric {
@@ -399,6 +408,21 @@ mod tests {
         let absent = &report.sections[0].tables[0].rows[2][2];
         assert_eq!(*absent, TableCell::Absent("not offered: refused".to_owned()));
         assert_eq!(RiskPlan::from_toml(&report.plan).unwrap(), RiskPlan::default());
+    }
+
+    #[test]
+    fn timeouts_have_a_quantity_of_their_own() {
+        let mut results = results(4871);
+        results.cells[0].counts.timed_out = 2;
+        let report = report(&RiskPlan::default(), &Subject::Child { program: "targe".into() }, &results);
+        let of = |quantity: &str| {
+            let metrics = report.metrics.iter().filter(|metric| metric.quantity == quantity);
+            metrics.map(|metric| metric.samples[0]).collect::<Vec<_>>()
+        };
+        assert_eq!((of("timed out"), of("false alarms")), (vec![2.0, 0.0], vec![0.0, 0.0]));
+        assert!(
+            report.summary.last().unwrap().starts_with("In 2 trials, with damage or without, the target did")
+        );
     }
 
     #[test]

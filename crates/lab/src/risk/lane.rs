@@ -67,6 +67,8 @@ pub(super) struct Trial {
     pub(super) facts: Facts,
     /// Whether a connection was closed or the session ended.
     pub(super) dropped: bool,
+    /// Whether the command, or the probe after it, had no response in time.
+    pub(super) timed_out: bool,
     /// How the command ended, in words.
     pub(super) result: String,
     /// Wrong blocks of which nobody was told, and what they contain.
@@ -217,38 +219,46 @@ impl<'a> Lane<'a> {
         let before = counters(&session);
         let armed = fault.map(|fault| self.armed(fault, len));
         self.corrupter.arm(armed);
-        let result = run(&session, command, self.bench.plan.timeout(combination.digests, combination.erl));
+        let timeout = self.bench.plan.timeout(combination.digests, combination.erl);
+        let result = run(&session, command, timeout);
         // Effects that follow the status, such as a second status, belong to this trial: both ends process
         // this command after them.
-        let is_up = !matches!(result, Err(RunError::Timeout))
-            && run(&session, self.probe(), self.bench.plan.timeout(combination.digests, combination.erl))
-                .is_ok();
-        if !is_up {
-            session.close();
-            self.session = None;
-        }
+        let probed = match &result {
+            Err(error) if error.is_timeout() => None,
+            _ => Some(run(&session, self.probe(), timeout)),
+        };
+        let timed_out = probed.as_ref().is_none_or(|probed| probed.as_ref().is_err_and(RunError::is_timeout));
+        let is_up = probed.is_some_and(|probed| probed.is_ok());
+        // What the end of the session causes is no reaction to an error.
         let after = counters(&session);
         let passage = self.corrupter.disarm();
         if !is_up {
+            session.close();
+            self.session = None;
             // The login ends what the lost session left behind in the target.
             self.session(combination)?;
         }
         let seen = &passage.seen;
+        let is_complete = self.is_complete(&result, is_write, &blocks);
+        // Without a fault, a late probe does not excuse wrong data of the command.
+        let is_owed = is_complete && (is_up || fault.is_none() && timed_out);
         let mut trial = Trial {
             fault,
             is_write,
             facts: Facts {
-                is_good: is_up && self.is_complete(&result, is_write, &blocks),
+                is_good: is_up && is_complete,
                 is_detected: is_detected(&before, &after, seen),
                 is_wrong: false,
             },
-            dropped: !is_up || seen.closed_by_initiator + seen.closed_by_target > 0,
+            // The end of a connection may be seen late, unlike the beginning of the next one.
+            dropped: !is_up || seen.closed_by_initiator + seen.closed_by_target + seen.opened > 0,
+            timed_out,
             result: describe(&result, is_up),
             blocks,
             passage,
             wrong: Vec::new(),
         };
-        self.judge(&mut trial, result.as_ref().map_or(&[], Reply::bytes))?;
+        self.judge(&mut trial, is_owed, result.as_ref().map_or(&[], Reply::bytes))?;
         Ok(trial)
     }
 
@@ -259,13 +269,14 @@ impl<'a> Lane<'a> {
         reply.residual == Residual::None && reply.bytes().len() == wanted
     }
 
-    /// Finds the wrong blocks of which nobody was told, and rewrites them.
-    fn judge(&mut self, trial: &mut Trial, data: &[u8]) -> Result<(), LabError> {
+    /// Finds the wrong blocks of which nobody was told, and rewrites them. With `is_owed`, the blocks of the
+    /// command must be right.
+    fn judge(&mut self, trial: &mut Trial, is_owed: bool, data: &[u8]) -> Result<(), LabError> {
         let described = |lane: &Self, first: u64, wrong: &[u64], bytes: &[u8]| -> Vec<(u64, String)> {
             let describe = |lba: &u64| (*lba, lane.describe_block(first, *lba, bytes));
             wrong.iter().take(DESCRIBED_MAX).map(describe).collect()
         };
-        if !trial.is_write && trial.facts.is_good {
+        if !trial.is_write && is_owed {
             let wrong = self.region.wrong_blocks(trial.blocks.start, data);
             trial.facts.is_wrong |= !wrong.is_empty();
             trial.wrong.extend(described(self, trial.blocks.start, &wrong, data));
@@ -283,7 +294,7 @@ impl<'a> Lane<'a> {
                 self.rewrite(&(*lba..lba + 1))?;
             }
             // The owner of a command that failed knows that its blocks may contain anything.
-            if is_victim || trial.facts.is_good {
+            if is_victim || is_owed {
                 trial.facts.is_wrong |= !wrong.is_empty();
                 trial.wrong.extend(described(self, range.start, &wrong, &bytes));
             }
@@ -396,6 +407,12 @@ impl<'a> Lane<'a> {
 enum RunError {
     Command(CommandError),
     Timeout,
+}
+
+impl RunError {
+    const fn is_timeout(&self) -> bool {
+        matches!(self, Self::Timeout | Self::Command(CommandError::Silence))
+    }
 }
 
 fn run(session: &Session, command: Command, timeout: Duration) -> Result<Reply, RunError> {

@@ -56,6 +56,12 @@ impl Facts {
             (false, true, false) => Outcome::Harmless,
         }
     }
+
+    /// Returns whether the facts of a trial without a fault are a false alarm. A response that only came too
+    /// late is none.
+    pub const fn is_alarm(&self, timed_out: bool) -> bool {
+        self.is_detected || self.is_wrong || !self.is_good && !timed_out
+    }
 }
 
 /// Returns whether the initiator's counters or the wire show that an end detected an error. `before` and
@@ -96,8 +102,11 @@ pub struct Counts {
     pub missed: u64,
     /// Trials without a fault.
     pub controls: u64,
-    /// Trials without a fault in which an error was detected or reported, or data was wrong.
+    /// Trials without a fault in which an error was detected or reported, or data was wrong. A timeout alone
+    /// is not one: a busy machine is late without any damage.
     pub false_alarms: u64,
+    /// Trials, with a fault or without, in which the target did not respond in time.
+    pub timed_out: u64,
     /// Wrong blocks at the end that no trial explains.
     pub unexplained: u64,
 }
@@ -142,6 +151,7 @@ impl AddAssign for Counts {
         self.missed += other.missed;
         self.controls += other.controls;
         self.false_alarms += other.false_alarms;
+        self.timed_out += other.timed_out;
         self.unexplained += other.unexplained;
     }
 }
@@ -163,6 +173,17 @@ mod tests {
             (true, false, false, Outcome::Wrong),
         ] {
             assert_eq!(Facts { is_good, is_detected, is_wrong }.outcome(), outcome);
+        }
+    }
+
+    #[test]
+    fn a_timeout_is_no_alarm_and_damage_is_one_even_with_a_timeout() {
+        let (good, late) = (Facts { is_good: true, ..Facts::default() }, Facts::default());
+        assert!(!good.is_alarm(false) && !late.is_alarm(true));
+        assert!(late.is_alarm(false), "a command that failed");
+        for timed_out in [false, true] {
+            assert!(Facts { is_detected: true, ..good }.is_alarm(timed_out));
+            assert!(Facts { is_wrong: true, ..late }.is_alarm(timed_out));
         }
     }
 

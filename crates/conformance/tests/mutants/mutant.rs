@@ -83,11 +83,32 @@ impl Nth {
         wire.pass(pdu);
     }
 
+    /// Ends the command with GOOD.
+    pub(crate) fn accept(&self, wire: &mut Wire, mut pdu: Pdu) {
+        if self.is_of(wire, &pdu) {
+            pdu.accept(self.0);
+        }
+        wire.pass(pdu);
+    }
+
     /// Ends the command with GOOD and does nothing.
     pub(crate) fn forget(&self, wire: &mut Wire, mut pdu: Pdu) {
         if self.is_of(wire, &pdu) {
             pdu.forget(self.0);
         }
         wire.pass(pdu);
+    }
+
+    /// Changes the data that the command reads.
+    pub(crate) fn on_data(&self, wire: &mut Wire, mut pdu: Pdu, change: impl FnOnce(&mut [u8])) {
+        if self.is_of(wire, &pdu) {
+            pdu.on_data(self.0, change);
+        }
+        wire.pass(pdu);
+    }
+
+    /// Changes the first byte of the data that the command reads.
+    pub(crate) fn spoil(&self, wire: &mut Wire, pdu: Pdu) {
+        self.on_data(wire, pdu, |data| data[0] ^= 1);
     }
 }

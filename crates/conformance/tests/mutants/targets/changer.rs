@@ -180,4 +180,53 @@ pub(super) const MUTANTS: &[Mutant] = &[
         }
         wire.pass(pdu);
     }),
+    // The other rules of cases that judge several.
+    change("smc-assignment", "there is no medium transport element", |pdu| {
+        pdu.on_data(MODE_SENSE, |data| data[8..10].fill(0));
+    }),
+    change("smc-capabilities", "StorDT is 0", |pdu| {
+        pdu.on_data(MODE_SENSE, |data| {
+            if data[4] & 0x3f == 0x1f {
+                data[6] &= !8
+            }
+        });
+    }),
+    change("smc-status-tags", "is full and has no volume tag", |pdu| {
+        pdu.on_cdb(STATUS, |cdb| cdb[1] &= !VOLUME_TAGS);
+    }),
+    change("smc-status-tags", "two elements have the volume tag", |pdu| {
+        on_elements(pdu, |element| element[12..44].fill(b'A'));
+    }),
+    change("smc-status-identifiers", "identifier type 15 is reserved", |pdu| {
+        on_elements(pdu, |element| {
+            if element.len() > 13 {
+                element[13] |= 0xf
+            }
+        });
+    }),
+    change("smc-status-identifiers", "two drives have the identifier", |pdu| {
+        on_elements(pdu, |element| {
+            if element.len() > 16 {
+                let end = 16 + usize::from(element[15]);
+                element[16..end].fill(b'A');
+            }
+        });
+    }),
+    change("smc-initialize", "INITIALIZE ELEMENT STATUS: expected GOOD", |pdu| pdu.refuse(INITIALIZE)),
+    by("smc-move-address", "MOVE MEDIUM to no element: expected sense 5/2101", |wire, pdu| {
+        Nth(MOVE, 2).accept(wire, pdu);
+    }),
+    by("smc-move-address", "MOVE MEDIUM by no element: expected sense 5/2101", |wire, pdu| {
+        Nth(MOVE, 3).accept(wire, pdu);
+    }),
+    change("smc-position", "POSITION TO ELEMENT: expected GOOD", |pdu| {
+        pdu.refuse(POSITION);
+    }),
+    by("smc-prevent", "PREVENT ALLOW MEDIUM REMOVAL, allow: expected GOOD", |wire, pdu| {
+        Nth(PREVENT, 2).refuse(wire, pdu);
+    }),
+    change("smc-exchange-three", "element 1004 does not hold the cartridge of element 1001", |pdu| {
+        // The former cartridge of the second slot goes to the first one.
+        pdu.on_cdb(EXCHANGE, |cdb| cdb.copy_within(4..6, 8));
+    }),
 ];

@@ -1,7 +1,7 @@
 //! Mutants of disc drives: `mmc-*`.
 
 use crate::mutant::{Mutant, Nth, by, change};
-use crate::pdu::{INQUIRY, READ, READ_CAPACITY, TEST_UNIT_READY, WRITE};
+use crate::pdu::{INQUIRY, Pdu, READ, READ_CAPACITY, TEST_UNIT_READY, WRITE};
 
 use super::pages;
 
@@ -217,4 +217,81 @@ pub(super) const MUTANTS: &[Mutant] = &[
         },
     ),
     change("mmc-load-polled", "the polls cleared the unit attention", |pdu| pdu.accept(TEST_UNIT_READY)),
+    // The other rules of cases that judge several.
+    by("mmc-features-current", "RT 1 reports other data of features", |wire, pdu| {
+        Nth(CONFIGURATION, 2).on_data(wire, pdu, |data| data[12] ^= 0x80);
+    }),
+    by("mmc-features-one", "RT 2 reports other data of feature 0000", |wire, pdu| {
+        Nth(CONFIGURATION, 2).on_data(wire, pdu, |data| data[12] ^= 0x80);
+    }),
+    by("mmc-features-start", "from feature 0010 on, other data is reported", |wire, pdu| {
+        Nth(CONFIGURATION, 2).on_data(wire, pdu, |data| data[12] ^= 0x80);
+    }),
+    by("mmc-read-last", "READ(10) of the last sector: expected GOOD", |wire, pdu| {
+        Nth(READ, 1).refuse(wire, pdu);
+    }),
+    by("mmc-read-last", "READ(10) of the last sector and the next: expected sense 5/2100", |wire, pdu| {
+        Nth(READ, 3).accept(wire, pdu);
+    }),
+    by("mmc-read-beyond", "READ(12) of sectors FFFFFFFFh and 100000000h: expected", |wire, pdu| {
+        Nth(READ_12, 2).accept(wire, pdu);
+    }),
+    change("mmc-toc-session", "the sessions are", |pdu| pdu.on_data(TOC, |data| data[2] = 2)),
+    change("mmc-toc-msf", "track 1 is at", |pdu| {
+        pdu.on_data(TOC, |data| data[10] = 61);
+    }),
+    change("mmc-information-length", "READ TRACK INFORMATION tells of", |pdu| {
+        pdu.on_data(TRACK_INFORMATION, |data| data[1] ^= 1);
+    }),
+    change("mmc-structure", "the book type is", |pdu| pdu.on_data(STRUCTURE, |data| data[4] |= 0x10)),
+    change("mmc-read-cd-sector", "it begins with", |pdu| pdu.on_data(READ_CD, |data| data[0] ^= 1)),
+    by("mmc-write", "the refused WRITE(10) changed the sector", |wire, pdu| {
+        Nth(READ, 2).spoil(wire, pdu);
+    }),
+    change("mmc-events-none", "expected the header alone", |pdu| pdu.on_data(EVENTS, |data| data[1] ^= 1)),
+    change("mmc-stop", "START STOP UNIT, start", |pdu| {
+        pdu.on_cdb(START_STOP, |cdb| {
+            if cdb[4] == 1 {
+                cdb[4] = 0xff
+            }
+        });
+    }),
+    change("mmc-eject", "READ CAPACITY(10): expected MEDIUM NOT PRESENT", |pdu| pdu.accept(READ_CAPACITY)),
+    change("mmc-eject", "INQUIRY without a disc: expected GOOD", |pdu| pdu.refuse(INQUIRY)),
+    change("mmc-eject-features", "feature 0010 is current", |pdu| {
+        on_empty_drive(pdu, |features| {
+            let mut rest = features;
+            while rest.len() >= 4 {
+                let len = 4 + usize::from(rest[3]);
+                if rest[..2] == [0, 0x10] {
+                    rest[2] |= 1;
+                }
+                rest = &mut rest[len..];
+            }
+        });
+    }),
+    change("mmc-eject-features", "the profile list marks", |pdu| {
+        on_empty_drive(pdu, |features| features[6] |= 1);
+    }),
+    by("mmc-eject-features", "the profile of the disc that was loaded again is 0000", |wire, pdu| {
+        Nth(CONFIGURATION, 3).on_data(wire, pdu, |data| data[6..8].fill(0));
+    }),
+    by("mmc-eject-events", "the same event comes again: 3", |wire, pdu| {
+        Nth(EVENTS, 3).on_data(wire, pdu, |data| data[4] = 3);
+    }),
+    by("mmc-eject-events", "after a load the event is 0, not NewMedia", |wire, pdu| {
+        Nth(EVENTS, 4).on_data(wire, pdu, |data| data[4] = 0);
+    }),
+    by("mmc-eject-events", "the same event comes again: 2", |wire, pdu| {
+        Nth(EVENTS, 5).on_data(wire, pdu, |data| data[4] = 2);
+    }),
 ];
+
+/// Changes the features that GET CONFIGURATION returns for a drive without a disc.
+fn on_empty_drive(pdu: &mut Pdu, change: impl FnOnce(&mut [u8])) {
+    pdu.on_data(CONFIGURATION, |data| {
+        if data.len() > 12 && data[6..8] == [0, 0] {
+            change(&mut data[8..]);
+        }
+    });
+}

@@ -1,7 +1,9 @@
 //! Mutants of tape drives: `ssc-*`.
 
 use crate::mutant::{Mutant, Nth, by, change};
-use crate::pdu::{INQUIRY, READ_16, TEST_UNIT_READY};
+use iscsi::pdu::Opcode;
+
+use crate::pdu::{INQUIRY, Pdu, READ_16, RESIDUAL, STATUS, TEST_UNIT_READY, UNDERFLOW};
 
 use super::pages;
 
@@ -313,4 +315,181 @@ pub(super) const MUTANTS: &[Mutant] = &[
     change("ssc-worm-overwrite", "WRITE(6) over a block: expected sense 7/300c", |pdu| {
         pdu.accept(WRITE_6);
     }),
+    // The other rules of cases that judge several.
+    by("ssc-short-block", "expected a residual underflow of 900", |wire, mut pdu| {
+        miscount_residual(&mut pdu, READ_6);
+        wire.pass(pdu);
+    }),
+    by("ssc-short-block", "READ(6) behind the block: the block is not block 1", |wire, pdu| {
+        Nth(READ_6, 2).spoil(wire, pdu);
+    }),
+    change("ssc-long-block", "the first 100 bytes of the block do not come", |pdu| {
+        pdu.on_data(READ_6, |data| data[0] ^= 1);
+    }),
+    by("ssc-long-block", "READ(6) behind the block: the block is not block 1", |wire, pdu| {
+        Nth(READ_6, 2).spoil(wire, pdu);
+    }),
+    change("ssc-sili-short", "the block is not that which was written", |pdu| {
+        pdu.on_data(READ_6, |data| data[0] ^= 1);
+    }),
+    by("ssc-sili-short", "expected a residual underflow of 900", |wire, mut pdu| {
+        miscount_residual(&mut pdu, READ_6);
+        wire.pass(pdu);
+    }),
+    change("ssc-sili-long", "these are not its first 100 bytes", |pdu| {
+        pdu.on_data(READ_6, |data| data[0] ^= 1);
+    }),
+    change("ssc-sili-long-mode", BITS, |pdu| pdu.on_sense(READ_6, |sense| sense[2] &= !ILI)),
+    by("ssc-sili-fixed", "READ(6) after the refusal: the block is not block 0", |wire, pdu| {
+        Nth(READ_6, 2).spoil(wire, pdu);
+    }),
+    by("ssc-fixed", "READ(6) without FIXED of a block that was written with it", |wire, pdu| {
+        Nth(READ_6, 2).spoil(wire, pdu);
+    }),
+    change("ssc-fixed-wrong-length", "the first two blocks do not come with the report", |pdu| {
+        pdu.on_data(READ_6, |data| data[0] ^= 1);
+    }),
+    change("ssc-fixed-filemark", "the two blocks do not come with the report", |pdu| {
+        pdu.on_data(READ_6, |data| data[0] ^= 1);
+    }),
+    by("ssc-fixed-filemark", "READ(6) behind the filemark: the block is not block 3", |wire, pdu| {
+        Nth(READ_6, 2).spoil(wire, pdu);
+    }),
+    by("ssc-fixed-end", "READ(6) at the end of data: expected BLANK CHECK", |wire, pdu| {
+        Nth(READ_6, 2).accept(wire, pdu);
+    }),
+    by("ssc-filemark", "READ(6) behind the filemark: the block is not block 2", |wire, pdu| {
+        Nth(READ_6, 3).spoil(wire, pdu);
+    }),
+    by("ssc-end-of-data", "expected INFORMATION 600", |wire, mut pdu| {
+        pdu.count_wrongly(READ_6);
+        wire.pass(pdu);
+    }),
+    change("ssc-filemarks-none", "READ(6) at the end of data: expected BLANK CHECK", |pdu| {
+        pdu.accept(READ_6);
+    }),
+    by("ssc-filemarks-16", "READ(6) at the end of data: expected BLANK CHECK", |wire, mut pdu| {
+        pdu.accept(READ_6);
+        wire.pass(pdu);
+    }),
+    change("ssc-read-write-16", "READ(6) at the end of data: expected BLANK CHECK", |pdu| pdu.accept(READ_6)),
+    change("ssc-verify-length", "READ(6) behind the block: the block is not block 1", |pdu| {
+        pdu.on_data(READ_6, |data| data[0] ^= 1);
+    }),
+    change("ssc-verify-filemark", "READ(6) behind the filemark: the block is not block 1", |pdu| {
+        pdu.on_data(READ_6, |data| data[0] ^= 1);
+    }),
+    // Position, the second rule of a case.
+    change("ssc-position-short", "expected partition 0, came 1", |pdu| {
+        pdu.on_data(READ_POSITION, |data| data[1] = 1);
+    }),
+    change("ssc-position-extended", "expected ADDITIONAL LENGTH 1Ch", |pdu| {
+        pdu.on_data(READ_POSITION, |data| data[3] ^= 1);
+    }),
+    change("ssc-position-extended", "an allocation length of 16 returns", |pdu| {
+        pdu.on_cdb(READ_POSITION, |cdb| cdb[8] = 32);
+    }),
+    change("ssc-space-blocks", "READ(6) after SPACE(6) of 2 blocks: the block is not block 4", |pdu| {
+        pdu.on_cdb(SPACE, |cdb| {
+            if cdb[4] == 2 {
+                cdb[4] = 1
+            }
+        });
+    }),
+    change("ssc-space-blocks-mark", "READ(6) behind the filemark: the block is not block 3", |pdu| {
+        pdu.on_data(READ_6, |data| data[0] ^= 1);
+    }),
+    change("ssc-space-back-mark", "READ(6) before the filemark: expected sense 0/0001", |pdu| {
+        pdu.accept(READ_6);
+    }),
+    change("ssc-space-blocks-end", "READ(6) at the end of data: expected BLANK CHECK", |pdu| {
+        pdu.accept(READ_6);
+    }),
+    change("ssc-space-marks", "READ(6) before the filemark: expected sense 0/0001", |pdu| {
+        pdu.on_cdb(SPACE, |cdb| {
+            if cdb[4] == 0xff {
+                cdb.fill(0)
+            }
+        });
+    }),
+    change("ssc-space-marks-end", "READ(6) at the end of data: expected BLANK CHECK", |pdu| {
+        pdu.accept(READ_6);
+    }),
+    change("ssc-space-beginning", "READ(6) at the beginning: the block is not block 0", |pdu| {
+        pdu.on_data(READ_6, |data| data[0] ^= 1);
+    }),
+    by("ssc-space-end", "READ(6) of the block appended: the block is not block 3", |wire, pdu| {
+        Nth(READ_6, 2).spoil(wire, pdu);
+    }),
+    change("ssc-space-code", "READ(6) after the refusal: the block is not block 1", |pdu| {
+        pdu.on_data(READ_6, |data| data[0] ^= 1);
+    }),
+    change("ssc-locate", "READ(6) after LOCATE(10) of object 4: the block is not block 4", |pdu| {
+        pdu.on_cdb(LOCATE, |cdb| {
+            if cdb[6] == 4 {
+                cdb[6] = 3
+            }
+        });
+    }),
+    change("ssc-locate-end", "READ(6) at the end of data: expected BLANK CHECK", |pdu| pdu.accept(READ_6)),
+    change("ssc-locate-partition", "READ(6) at the end of data: expected BLANK CHECK", |pdu| {
+        pdu.accept(READ_6);
+    }),
+    change("ssc-erase", "READ(6) before the position of ERASE(6): the block is not block 0", |pdu| {
+        pdu.on_data(READ_6, |data| data[0] ^= 1);
+    }),
+    // Pages, the second rule of a case.
+    change("ssc-mode-header", "with DBD a block descriptor comes", |pdu| {
+        pdu.on_cdb(MODE_SENSE, |cdb| cdb[1] = 0);
+    }),
+    by("ssc-mode-header", "with DBD other pages come", |wire, pdu| {
+        Nth(MODE_SENSE, 2).on_data(wire, pdu, |data| data[8] ^= 1);
+    }),
+    by("ssc-mode-block-length", "MODE SELECT set block length 0, MODE SENSE tells 1024", |wire, pdu| {
+        Nth(MODE_SELECT, 2).forget(wire, pdu);
+    }),
+    by("ssc-memory-list", "the identifiers do not ascend", |wire, mut pdu| {
+        let is_list = wire.command_of(&pdu).is_some_and(|command| command.header[33] == 1);
+        if is_list {
+            pdu.on_data(READ_ATTRIBUTE, |data| data[4] = 0xff);
+        }
+        wire.pass(pdu);
+    }),
+    by("ssc-memory-write", "an attribute of length 0 is not removed", |wire, pdu| {
+        Nth(WRITE_ATTRIBUTE, 2).forget(wire, pdu);
+    }),
+    change("ssc-memory-capacity", "the capacities have", |pdu| {
+        // The first eight bytes become two attributes of four, of which the second is none that is looked for.
+        pdu.on_data(READ_ATTRIBUTE, |data| {
+            data[8] = 3;
+            data[12..17].copy_from_slice(&[0xff, 0, 0, 0, 0]);
+        });
+    }),
+    // Cartridges, the second rule of a case.
+    change("ssc-unload", "READ(6): expected NOT READY", |pdu| pdu.accept(READ_6)),
+    change("ssc-unload", "INQUIRY of an empty drive: expected GOOD", |pdu| pdu.refuse(INQUIRY)),
+    change("ssc-early-warning", "the block told of was not written", |pdu| {
+        pdu.on_data(READ_6, |data| data[0] ^= 1);
+    }),
+    change("ssc-end-of-partition", BITS, |pdu| {
+        pdu.on_sense(WRITE_6, |sense| {
+            if sense[2] & 0xf == 0xd {
+                sense[2] &= !EOM
+            }
+        });
+    }),
+    change("ssc-write-protect", "ERASE(6): expected sense 7/2700", |pdu| pdu.accept(ERASE)),
+    change("ssc-worm-overwrite", "ERASE(6): expected DATA PROTECT", |pdu| pdu.accept(ERASE)),
+    change("ssc-worm-overwrite", "READ(6) of the block that was kept: the block is not", |pdu| {
+        pdu.on_data(READ_6, |data| data[0] ^= 1);
+    }),
 ];
+
+/// Adds 1 to the residual underflow of a command with this operation code.
+fn miscount_residual(pdu: &mut Pdu, operation: u8) {
+    let has_status = pdu.of(Opcode::SCSI_RESPONSE, operation)
+        || pdu.of(Opcode::DATA_IN, operation) && pdu.flags() & STATUS != 0;
+    if has_status && pdu.flags() & UNDERFLOW != 0 {
+        pdu.add(RESIDUAL, 1);
+    }
+}

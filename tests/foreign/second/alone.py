@@ -10,6 +10,8 @@ import initiator.crc
 import initiator.vectors
 import servers
 import target.vectors
+from initiator import scsi
+from initiator.exchange import ClassOf, Exchange
 from target import frames
 from target.disk import Disk
 from target.exchange import Class, later
@@ -158,6 +160,20 @@ def gives_up_and_manages_tasks():
     kind.request(command(7, WRITE, out=16384, unasked=9000), 0)
     yield "more than FIRST BURST unasked: GIVEN UP 3", session.said[-1] == (7, ABORT, b"\2\3")
     yield "XIDs turn over", later(2**31 - 1, 1) == 1
+
+
+@check
+def leaves_slots_for_functions():
+    """§13.1."""
+    for exchanges, commands, aborts in ((1, 1, 1), (2, 1, 2), (4, 3, 4), (8, 6, 7), (64, 56, 60), (512, 504, 508)):
+        names = ClassOf(False, exchanges)
+
+        def begin(function=None):
+            exchange = Exchange(lambda after: b"", 0, None if function else 1, function=function)
+            tag = names.place(exchange)
+            return tag is not None and not names.name(exchange, tag)
+        begun = [sum(iter(lambda: begin(function), False)) for function in (None, scsi.ABORT_TASK, scsi.LUN_RESET)]
+        yield f"{exchanges} slots", begun == [commands, aborts - commands, exchanges - aborts]
 
 
 @check

@@ -3,9 +3,11 @@
 import random
 import signal
 import time
+from unittest import mock
 
 import withheld
 from initiator import blocks, discovery, frame, scsi
+from initiator.exchange import Exchange
 from initiator.handshake import Failed
 from initiator.keys import ENCRYPT, INTEGRITY
 from initiator.link import BadLink
@@ -73,6 +75,22 @@ def writes_and_reads_a_whole_disk(seed, password, lun, level, mtu):
         expect(session.paths[0].mtu == mtu, f"frames of {session.paths[0].mtu} bytes at most")
         expect(session.counters["overtaken"] == 0, f"{session.counters['overtaken']} frames came behind later counts")
         return told
+
+
+@case(("4 slots", {"exchanges": 4}), ("2 slots", {"exchanges": 2}), ("64 slots", {"exchanges": 64}))
+def a_function_does_not_wait_for_commands(seed, exchanges):
+    """§13.1, §13.7: commands that hang leave slots for functions, and ABORT TASK leaves one for a reset."""
+    with Rig(PLAIN) as rig, mock.patch.object(Exchange, "transfer_ready", lambda self, *_: self.numbers.setdefault(0, True) and []):
+        session = log_in(rig, rig.link(), seed=seed, offer={"exchanges": exchanges})
+        disk, kept = Disk(session), min(max(exchanges // 4, 1), 8)
+        expect(session.chosen.exchanges == exchanges and disk.do(scsi.test_unit_ready()).good, f"{session.chosen}")
+        commands = [disk.write(8 * number, bytes(4096), unsolicited=0) for number in range(exchanges + 1)]
+        session.run(lambda: sum(bool(one.numbers) for one in commands) == exchanges - kept, 10)
+        abort = session.manage(scsi.ABORT_TASK, scsi.lun(0), commands[0])
+        reset = session.manage(scsi.LUN_RESET, scsi.lun(0))
+        session.run(lambda: abort.over and reset.over, 10)
+        expect(abort.managed == 0 and commands[0].over and reset.managed == 0, f"MANAGED {abort.managed} and {reset.managed}")
+        expect(session.goodbye(), "no DONE")
 
 
 @case()

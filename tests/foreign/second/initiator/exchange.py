@@ -2,11 +2,12 @@
 
 from collections import namedtuple
 
-from . import blocks, frame, keys
+from . import blocks, frame, keys, scsi
 from .intervals import Intervals
 
 PROTECTED, SERIAL = 1 << 31, (1 << 31) - 1
 SIMPLE, ORDERED, HEAD_OF_QUEUE = 1, 2, 3
+MAY_HANG = (scsi.ABORT_TASK, scsi.QUERY_TASK)
 # A piece of what is to be said: of `exchange`, bytes [off, off + length) of a message that ends at `end`, behind the block or without.
 Chunk = namedtuple("Chunk", "exchange block off length end")
 
@@ -14,9 +15,9 @@ Chunk = namedtuple("Chunk", "exchange block off length end")
 class Exchange:
     """One SCSI command or task management function, from its request to its end."""
 
-    def __init__(self, block_after, level, attribute=None, data_out=b"", unsolicited=0, data_in_len=0):
+    def __init__(self, block_after, level, attribute=None, data_out=b"", unsolicited=0, data_in_len=0, function=None):
         """`block_after` makes the block when AFTER is known; `attribute` is None for a function."""
-        self.block_after, self.block, self.level, self.attribute = block_after, None, level, attribute
+        self.block_after, self.block, self.level, self.attribute, self.function = block_after, None, level, attribute, function
         self.data_out, self.unsolicited = data_out, unsolicited
         self.data_in, self.data_in_len = bytearray(data_in_len), data_in_len
         self.came, self.acked, self.block_acked = Intervals(), Intervals(), False
@@ -101,6 +102,7 @@ class ClassOf:
         self.top = PROTECTED if protected else 0
         self.next, self.limit = 1, exchanges
         self.slots = [None] * exchanges
+        self.kept = min(max(exchanges // 4, 1), 8) if exchanges > 1 else 0
         self.latest = self.barrier = 0
 
     def told(self, limit):
@@ -109,14 +111,14 @@ class ClassOf:
         if 0 < (limit - self.limit) % (1 << 31) < 1 << 30:
             self.limit = limit
 
-    def place(self):
-        """A free slot if an exchange may begin now, else None."""
+    def place(self, exchange):
+        """A free slot if this exchange may begin now, else None. Commands leave slots for functions, and functions that may
+        hang with a task leave half of these for the others."""
         if (self.limit - self.next) % (1 << 31) >= 1 << 30:
             return None
-        for tag, held in enumerate(self.slots):
-            if held is None or held.over:
-                return tag
-        return None
+        leaves = self.kept if exchange.function is None else self.kept // 2 if exchange.function in MAY_HANG else 0
+        free = [tag for tag, held in enumerate(self.slots) if held is None or held.over]
+        return free[0] if len(free) > leaves else None
 
     def name(self, exchange, tag):
         exchange.tag, exchange.xid = tag, self.top | self.next

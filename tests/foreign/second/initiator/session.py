@@ -35,7 +35,7 @@ class Session(Hearing):
             self.sender = self.receiver = None
         self.level = packer.level_of_session(self.keyed, self.chosen.levels)
         self.classes = [ClassOf(False, self.chosen.exchanges), ClassOf(True, self.chosen.exchanges)]
-        self.waiting, self.queue, self.controls = deque(), deque(), deque()
+        self.functions, self.waiting, self.queue, self.controls = deque(), deque(), deque(), deque()
         self.paths, self.ended, self.unknown_at = {}, None, None
         self.goodbye_done = False
         first = self.add(0, link, accepted.peer)
@@ -66,10 +66,10 @@ class Session(Hearing):
         return exchange
 
     def manage(self, function, lun, referenced=None, level=None):
-        """Begins a task management function (§13.7)."""
+        """Begins a task management function (§13.7): before the commands that wait for a slot (§13.1)."""
         named = referenced.xid if referenced else 0
-        exchange = Exchange(lambda after: blocks.manage(function, lun, after, named), self.level_for(level))
-        self.waiting.append(exchange)
+        exchange = Exchange(lambda after: blocks.manage(function, lun, after, named), self.level_for(level), function=function)
+        self.functions.append(exchange)
         return exchange
 
     def level_for(self, wanted):
@@ -154,15 +154,16 @@ class Session(Hearing):
             self.send_chunks(path, self.queue, level, now)
 
     def begin(self):
-        """Names exchanges that wait, in their order (§13.1)."""
-        while self.waiting:
-            exchange = self.waiting[0]
-            names = self.classes[class_of(exchange.level)]
-            tag = names.place()
-            if tag is None:
-                return
-            names.name(self.waiting.popleft(), tag)
-            self.queue.append(exchange.first())
+        """Names exchanges that wait, functions first, each kind in its order (§13.1)."""
+        for waiting in (self.functions, self.waiting):
+            while waiting:
+                exchange = waiting[0]
+                names = self.classes[class_of(exchange.level)]
+                tag = names.place(exchange)
+                if tag is None:
+                    break
+                names.name(waiting.popleft(), tag)
+                self.queue.append(exchange.first())
 
     def best(self, space=None):
         """§8.3."""

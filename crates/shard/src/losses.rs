@@ -10,7 +10,7 @@ use device::contract::NexusId;
 use scsi::transport_id::TransportId as InitiatorPort;
 use security::Level;
 use target::bindings::NexusBindings;
-use target::nexus::MapEntry;
+use target::nexus::{MapEntry, NexusEntry};
 use target::transport_id::nexus_of;
 use target::units::{DiskId, UnitId};
 
@@ -36,6 +36,9 @@ pub struct SessionLoss {
     pub luns: Vec<u16>,
     /// The protection that its next login would need, if that is more than the session has.
     pub login_needs: Option<Level>,
+    /// Whether its portal would get another portal group tag, so that its initiator would find another target
+    /// port there.
+    pub other_tag: bool,
 }
 
 /// A LUN that another configuration would give to a disk, and that would be withheld from an initiator port
@@ -131,6 +134,7 @@ impl Shard {
             ends: false,
             luns,
             login_needs: None,
+            other_tag: false,
         })
     }
 
@@ -149,7 +153,8 @@ impl Shard {
         // A session that is below the present requirement is cut off already.
         let login_needs = required(config).filter(|_| required(&self.config).is_none());
         let ends = map.is_none();
-        let is_loss = ends || !luns.is_empty() || login_needs.is_some();
+        let other_tag = !ends && self.has_moved(config, entry) && !self.has_moved(&self.config, entry);
+        let is_loss = ends || !luns.is_empty() || login_needs.is_some() || other_tag;
         is_loss.then(|| SessionLoss {
             target: self
                 .config
@@ -161,7 +166,18 @@ impl Shard {
             ends,
             luns,
             login_needs,
+            other_tag,
         })
+    }
+
+    /// Returns whether the portal of an iSCSI session belongs to another target port in a configuration than
+    /// the session.
+    fn has_moved(&self, config: &ShardConfig, entry: &NexusEntry) -> bool {
+        let (ISCSI, session) = entry.session() else { return false };
+        let portal = self.iscsi_ingresses.get(session).map(|ingress| ingress.portal);
+        let target = config.target_of(entry.target());
+        let port = target.zip(portal).and_then(|(target, portal)| target.port_at(portal));
+        port.is_some_and(|port| port != entry.target_port())
     }
 }
 

@@ -77,6 +77,9 @@ object! {
         /// The protection that its next login needs and this session does not have: `integrity` or `encrypt`;
         /// null if its initiator can log in again as it did.
         login_needs: Option<String>,
+        /// Whether its portal gets another portal group tag: an initiator that has stored the former one
+        /// cannot log in again before it discovers the target again.
+        other_tag: bool,
     }
 }
 

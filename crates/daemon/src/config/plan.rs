@@ -107,7 +107,12 @@ fn portal(at: std::net::SocketAddr, change: PortalChange, old: &Config, new: &Co
         }
         _ => What::Added,
     };
-    let (subject, name, disruptive) = (Subject::Portal, at.to_string(), what == What::Removed);
+    let other_tag = was.zip(is).is_some_and(|(was, is)| was.tag != is.tag);
+    if other_tag {
+        details.push("its sessions cannot log in again before their hosts discover the new tag".to_owned());
+    }
+    let (subject, name) = (Subject::Portal, at.to_string());
+    let disruptive = what == What::Removed || other_tag;
     PlannedChange { subject, name, what, details, effective: WhenEffective::Now, disruptive }
 }
 

@@ -114,6 +114,7 @@ pub(super) fn affected(loss: SessionLoss) -> AffectedSession {
         ends: loss.ends,
         luns: loss.luns,
         login_needs: loss.login_needs.map(|level| level.to_string()),
+        other_tag: loss.other_tag,
     }
 }
 

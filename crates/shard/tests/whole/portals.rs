@@ -51,3 +51,23 @@ fn sessions_of_a_portal_that_goes_stay_while_their_target_port_has_another() {
         }
     }
 }
+
+#[test]
+fn a_plan_names_the_sessions_whose_portal_gets_another_tag() {
+    let mut world = World::new(with(&[(0, 1, true), (1, 1, true)]), vec![ram()]);
+    let alice = Initiator::login(&mut world, ALICE, 1);
+    let other = [(0, 2, true), (1, 1, true)];
+    let losses = world.shard.losses(world.now, with(&other));
+    let [loss] = losses.as_slice() else { panic!("{losses:?}") };
+    assert_eq!((&*loss.initiator, loss.other_tag, loss.ends, &*loss.luns), (ALICE, true, false, &[][..]));
+    // The tag of a portal without sessions, and a portal that no longer serves the target.
+    assert_eq!(world.shard.losses(world.now, with(&[(0, 1, true), (1, 2, true)])), []);
+    let ended = world.shard.losses(world.now, with(&[(0, 2, false), (1, 1, true)]));
+    assert_eq!(ended.iter().map(|loss| (loss.ends, loss.other_tag)).collect::<Vec<_>>(), [(true, false)]);
+    // The session goes on, and is not named again for what it has lost already.
+    world.shard.apply(world.now, with(&other));
+    world.drain();
+    assert!(world.is_open(alice.conn));
+    assert_eq!(world.shard.losses(world.now, with(&[(0, 3, true), (1, 1, true)])), []);
+    assert_eq!(world.shard.losses(world.now, with(&[(0, 1, true), (1, 1, true)])), []);
+}

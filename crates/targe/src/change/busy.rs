@@ -5,6 +5,9 @@ use daemon::admin::change_api::AffectedSession;
 /// The most sessions that a message names.
 const NAMED_MAX: usize = 5;
 
+/// What happens to a session whose portal gets another tag.
+const OTHER_TAG: &str = "cannot log in again before it discovers the portal's other tag";
+
 /// Returns the sentence that refuses a change and names the sessions that would lose something; `None` if
 /// there are none.
 pub(super) fn refusal(sessions: &[AffectedSession]) -> Option<String> {
@@ -31,7 +34,7 @@ pub(super) fn refusal(sessions: &[AffectedSession]) -> Option<String> {
 
 /// Returns what happens to a session, as one line of the plan.
 pub(super) fn line(session: &AffectedSession) -> String {
-    let AffectedSession { target, initiator, isid, logged_in, ends, luns, login_needs } = session;
+    let AffectedSession { target, initiator, isid, logged_in, ends, luns, login_needs, other_tag } = session;
     if !logged_in {
         return format!(
             "! port {isid} of {initiator}, which has lost its session with {target}: loses {}",
@@ -42,6 +45,7 @@ pub(super) fn line(session: &AffectedSession) -> String {
         (true, [], _) => "ends".to_owned(),
         (true, luns, _) => format!("ends; it has {}", numbers(luns)),
         (false, [], Some(level)) => format!("cannot log in again without protection \"{level}\""),
+        (false, [], None) if *other_tag => OTHER_TAG.to_owned(),
         (false, luns, _) => format!("loses {}", numbers(luns)),
     };
     format!("! session {isid} of {initiator} with {target}: {what}")
@@ -51,6 +55,7 @@ pub(super) fn line(session: &AffectedSession) -> String {
 fn lost(session: &AffectedSession) -> String {
     match (session.luns.as_slice(), &session.login_needs) {
         ([], Some(level)) => format!(", which cannot log in again without protection \"{level}\""),
+        ([], None) if session.other_tag => format!(", which {OTHER_TAG}"),
         ([], None) => String::new(),
         (luns, _) => format!(", {}", numbers(luns)),
     }
@@ -75,6 +80,7 @@ mod tests {
             ends: false,
             luns: luns.to_vec(),
             login_needs: None,
+            other_tag: false,
         }
     }
 
@@ -99,6 +105,9 @@ mod tests {
         assert_eq!(line(&one), "! session 00023d000001 of iqn.a with iqn.t: loses LUN 1");
         one.ends = true;
         assert_eq!(line(&one), "! session 00023d000001 of iqn.a with iqn.t: ends; it has LUN 1");
+        one = AffectedSession { other_tag: true, ..session("iqn.t", "iqn.a", &[]) };
+        let told = "! session 00023d000001 of iqn.a with iqn.t: cannot log in again before it discovers the portal's other tag";
+        assert_eq!(line(&one), told);
     }
 
     #[test]

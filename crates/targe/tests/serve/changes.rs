@@ -231,6 +231,7 @@ fn a_change_that_cuts_off_a_session_is_refused_and_forced() {
     .unwrap();
     let loss = json!([{
         "target": b, "initiator": me, "isid": "800000010000", "ends": false, "luns": [0], "login_needs": null, "logged_in": true,
+        "other_tag": false,
     }]);
     assert_eq!(shown["sessions"], loss);
     done(&fixture, &["apply", "narrower.toml", "--force"]);

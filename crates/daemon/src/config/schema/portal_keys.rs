@@ -34,7 +34,10 @@ pub(crate) static PORTAL: Section = Section {
             Count { min: 1, max: 65_535 },
             Value("1"),
             "The portal group tag. All connections of a session must use portals with the same tag. With \
-             `[hyperscsi]`, at most 32767: larger tags are reserved for the target ports of HyperSCSI groups.",
+             `[hyperscsi]`, at most 32767: larger tags are reserved for the target ports of HyperSCSI groups. Hosts \
+             store the tag (open-iscsi, Windows): if it changes, their sessions go on, and cannot log in again before the \
+             hosts have discovered the target again. Log them out first. `targe apply` names them, and refuses the \
+             change without `--force`.",
         ),
         key(
             "tls_certificate",

@@ -7,12 +7,14 @@ use std::net::IpAddr;
 use std::num::NonZero;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
 use serde::Serialize;
 
 use crate::admin::change::Peer;
+use crate::answers::{self, ANSWER_MAX};
 use crate::os_error;
 
 /// The longest file in bytes. A longer one is renamed to `audit.log.1`, in place of the one before.
@@ -22,12 +24,20 @@ const CHANGES_MAX: usize = 100;
 /// The longest text of an entry, in characters.
 const TEXT_LEN_MAX: usize = 4096;
 
+/// The most threads that write entries: those that a file system keeps.
+const WAITING_MAX: usize = 16;
+
 /// The audit log in the state directory.
 #[derive(Debug)]
-pub(super) struct AuditLog {
+pub(super) struct AuditLog(Arc<AuditFile>);
+
+#[derive(Debug)]
+struct AuditFile {
     path: PathBuf,
     /// Held while an entry is written, so that no thread renames a file that another one has just begun.
     writing: Mutex<()>,
+    /// How many threads write entries.
+    waiting: AtomicUsize,
 }
 
 /// One thing that an operator did.
@@ -74,29 +84,48 @@ struct Line<'a> {
 
 impl AuditLog {
     /// Returns the log that is kept in this file.
-    pub(super) const fn new(path: PathBuf) -> Self {
-        Self { path, writing: Mutex::new(()) }
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self(Arc::new(AuditFile { path, writing: Mutex::new(()), waiting: AtomicUsize::new(0) }))
     }
 
-    /// Appends an entry, and makes it durable. If that fails, the log of the daemon says so: the operator's
-    /// work goes on.
+    /// Appends an entry, and makes it durable. If that fails or takes long, the log of the daemon says so: the
+    /// operator's work goes on.
     pub(super) fn record(&self, entry: &AuditEntry<'_>) {
-        let began = self.begin_another_file();
-        self.report(began.and_then(|()| self.append(entry)));
+        let line = line_of(entry);
+        self.write(move |file| {
+            file.begin_another_file()?;
+            file.append(line?)
+        });
     }
 
     /// Appends the last entry of this process, while another one uses the log already: only that one begins
     /// another file.
     pub(super) fn record_last(&self, entry: &AuditEntry<'_>) {
-        self.report(self.append(entry));
+        let line = line_of(entry);
+        self.write(move |file| file.append(line?));
     }
 
-    fn report(&self, result: io::Result<()>) {
-        if let Err(error) = result {
-            crate::error!("cannot write to the audit log {}: {}", self.path.display(), os_error(&error));
+    /// Writes on a thread that a file system which hangs can keep.
+    fn write(&self, write: impl FnOnce(&AuditFile) -> io::Result<()> + Send + 'static) {
+        let file = Arc::clone(&self.0);
+        if file.waiting.fetch_add(1, Ordering::AcqRel) >= WAITING_MAX {
+            file.waiting.fetch_sub(1, Ordering::AcqRel);
+            return crate::error!("the audit log {} does not answer: an entry is lost", file.path.display());
+        }
+        let write = move || {
+            if let Err(error) = write(&file) {
+                crate::error!("cannot write to the audit log {}: {}", file.path.display(), os_error(&error));
+            }
+            file.waiting.fetch_sub(1, Ordering::AcqRel);
+        };
+        if answers::of_one(write, ANSWER_MAX).is_none() {
+            let path = self.0.path.display();
+            crate::error!("the audit log {path} does not answer: the entry is written when it does");
         }
     }
+}
 
+impl AuditFile {
     /// Renames a file that is too long.
     fn begin_another_file(&self) -> io::Result<()> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,31 +135,7 @@ impl AuditLog {
         Ok(())
     }
 
-    fn append(&self, entry: &AuditEntry<'_>) -> io::Result<()> {
-        let text = |text: &str| text.trim_end().chars().take(TEXT_LEN_MAX).collect::<String>();
-        let (via, process, token) = match entry.peer {
-            None => ("signal", None, None),
-            Some(Peer::Process(process)) => ("socket", Some(process), None),
-            Some(Peer::Token { name, address }) => ("http", None, Some((name.as_str(), *address))),
-        };
-        let line = Line {
-            time: crate::log::timestamp(SystemTime::now()),
-            via,
-            token: token.map(|(name, _)| name),
-            address: token.map(|(_, address)| address),
-            uid: process.map(|process| process.uid),
-            login_uid: process.and_then(|process| process.login_uid),
-            pid: process.and_then(|process| process.pid).map(NonZero::get),
-            program: process.and_then(|process| process.program.as_deref()),
-            action: text(entry.action),
-            result: entry.result,
-            message: text(entry.message),
-            revision: entry.revision.clone(),
-            changes: entry.changes.iter().take(CHANGES_MAX).map(|change| text(change)).collect(),
-            more_changes: entry.changes.len().saturating_sub(CHANGES_MAX),
-        };
-        let mut line = serde_json::to_vec(&line)?;
-        line.push(b'\n');
+    fn append(&self, mut line: Vec<u8>) -> io::Result<()> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         // The file is opened for each entry, so that another program can move it away.
         let mut file =
@@ -141,6 +146,35 @@ impl AuditLog {
         file.write_all(&line)?;
         file.sync_data()
     }
+}
+
+/// Returns the line of an entry.
+fn line_of(entry: &AuditEntry<'_>) -> io::Result<Vec<u8>> {
+    let text = |text: &str| text.trim_end().chars().take(TEXT_LEN_MAX).collect::<String>();
+    let (via, process, token) = match entry.peer {
+        None => ("signal", None, None),
+        Some(Peer::Process(process)) => ("socket", Some(process), None),
+        Some(Peer::Token { name, address }) => ("http", None, Some((name.as_str(), *address))),
+    };
+    let line = Line {
+        time: crate::log::timestamp(SystemTime::now()),
+        via,
+        token: token.map(|(name, _)| name),
+        address: token.map(|(_, address)| address),
+        uid: process.map(|process| process.uid),
+        login_uid: process.and_then(|process| process.login_uid),
+        pid: process.and_then(|process| process.pid).map(NonZero::get),
+        program: process.and_then(|process| process.program.as_deref()),
+        action: text(entry.action),
+        result: entry.result,
+        message: text(entry.message),
+        revision: entry.revision.clone(),
+        changes: entry.changes.iter().take(CHANGES_MAX).map(|change| text(change)).collect(),
+        more_changes: entry.changes.len().saturating_sub(CHANGES_MAX),
+    };
+    let mut line = serde_json::to_vec(&line)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 /// Returns whether the last entry of a file was not written whole: the file system was full, or the power

@@ -197,13 +197,13 @@ impl BindingStore {
     }
 
     /// Stores the bindings of all reactors, if they differ from the stored ones. Returns whether they are
-    /// stored now.
+    /// stored now, `within` a time.
     pub(super) fn store(
         &mut self,
         reactors: &[ReactorThread],
         ids: &IdAllocator,
         disks: &DiskIds,
-        state: &StateDir,
+        (state, within): (&StateDir, Duration),
     ) -> bool {
         let Some(all) = collect(reactors) else { return false };
         let now = unix_time();
@@ -230,7 +230,9 @@ impl BindingStore {
         if text == self.stored {
             return true;
         }
-        if let Err(error) = state.save_bindings(&text) {
+        if let Err(error) = state.save_bindings(&text, within) {
+            // A replacement that takes longer can still happen.
+            self.stored.clear();
             crate::warning!(
                 "{error}; after a restart, hosts may reach other disks by LUNs that they have used"
             );

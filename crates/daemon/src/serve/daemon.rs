@@ -48,6 +48,7 @@ use super::tls_portals::{TlsPortals, tls_of};
 use super::upgrade::Succession;
 use super::{Ended, ServeError, Started, cartridge_losses, core_dumps, http_api, media, panics};
 use crate::admin::server::Server;
+use crate::answers::ANSWER_MAX;
 use crate::config::{Config, Environment, Flags, Http, Loaded, Portal};
 use crate::http::server::Server as HttpServer;
 use bounded::WorkedOn;
@@ -269,7 +270,7 @@ impl Daemon {
                 continue;
             }
             if left(self.guesses.due()) == Some(Duration::ZERO) {
-                self.guesses.store(&self.state);
+                self.guesses.store(&self.state, ANSWER_MAX);
                 continue;
             }
             let due = left(self.store_bindings_at.into_iter().chain(self.guesses.due()).min());
@@ -323,7 +324,11 @@ impl Daemon {
 
     /// Stores the nexus bindings of all reactors.
     fn store_bindings(&mut self) {
-        let stored = self.bindings.store(&self.reactors, &self.ids, &self.disks, &self.state);
+        self.store_bindings_within(ANSWER_MAX);
+    }
+
+    fn store_bindings_within(&mut self, within: Duration) {
+        let stored = self.bindings.store(&self.reactors, &self.ids, &self.disks, (&self.state, within));
         self.store_bindings_at = (!stored).then(|| Instant::now() + RETRY_DELAY);
     }
 
@@ -424,8 +429,8 @@ impl Daemon {
         while !all_idle(&self.reactors) && Instant::now() < deadline {
             std::thread::sleep(DRAIN_LOOK);
         }
-        self.store_bindings();
-        self.guesses.store(&self.state);
+        self.store_bindings_within(SYNC_MAX);
+        self.guesses.store(&self.state, SYNC_MAX);
         let Self { runtime, reactors, admin, http, events, state, state_thread, .. } = self;
         let written = reactors::written_files(&reactors);
         for running in &reactors {
@@ -444,7 +449,7 @@ impl Daemon {
             failed.push(format!("{} threads panicked; this is a bug in targe", panics::count()));
         }
         // It has recorded all losses that can be recorded when it ends.
-        failed.extend(state_writer::join(state_thread));
+        failed.extend(state_writer::join(state_thread, SYNC_MAX));
         let written =
             written.into_iter().filter_map(|written| Some((runtime.unit(written.id)?.clone(), written)));
         for loss in media::loss::sync_all(written, &state, SYNC_MAX) {

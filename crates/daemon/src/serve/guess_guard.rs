@@ -52,9 +52,9 @@ impl GuessStore {
     }
 
     /// Stores the limit if it has changed. A failure is logged, and the next change stores it.
-    pub(super) fn store(&mut self, state: &StateDir) {
+    pub(super) fn store(&mut self, state: &StateDir, within: Duration) {
         self.due = None;
-        if let Err(error) = self.guard.store(state) {
+        if let Err(error) = self.guard.store(state, within) {
             crate::warning!("{error}; a restart forgets failed logins and known addresses");
         }
     }
@@ -106,7 +106,7 @@ impl GuessGuard {
     ///
     /// # Errors
     /// [`StateError`]; the former file is still there then.
-    fn store(&self, state: &StateDir) -> Result<(), StateError> {
+    fn store(&self, state: &StateDir, within: Duration) -> Result<(), StateError> {
         let (mut copy, now) = {
             let mut reported = self.lock();
             reported.is_reported = false;
@@ -118,7 +118,7 @@ impl GuessGuard {
             reported.limit.mark_stored();
             (copy, self.now())
         };
-        state.save_guesses(&copy.store(now)).inspect_err(|_| self.lock().limit.mark_changed())
+        state.save_guesses(&copy.store(now), within).inspect_err(|_| self.lock().limit.mark_changed())
     }
 
     fn lock(&self) -> MutexGuard<'_, Reported> {
@@ -189,10 +189,10 @@ mod tests {
         let waits: Vec<Duration> = (0..4).map(|_| attempt(&guard, ELSEWHERE, false)).collect();
         assert_eq!(waits.last(), Some(&Duration::from_millis(500)));
         assert_eq!(occasions.try_iter().count(), 1, "the main thread hears of it once");
-        guard.store(&state).unwrap();
+        guard.store(&state, Duration::from_secs(60)).unwrap();
         attempt(&guard, ELSEWHERE, false);
         assert_eq!(occasions.try_iter().count(), 1, "and again after it has stored the file");
-        guard.store(&state).unwrap();
+        guard.store(&state, Duration::from_secs(60)).unwrap();
         let again = GuessGuard::load(&state, events).unwrap();
         assert!(is_known(&again, HOME) && !is_known(&again, ELSEWHERE));
         assert_eq!(attempt(&again, HOME, false), Duration::ZERO);
@@ -207,7 +207,7 @@ mod tests {
         let (events, _occasions) = channel();
         let guard = GuessGuard::load(&state, events.clone()).unwrap();
         attempt(&guard, HOME, true);
-        guard.store(&state).unwrap();
+        guard.store(&state, Duration::from_secs(60)).unwrap();
         assert!(is_known(&GuessGuard::load(&state, events).unwrap(), HOME));
     }
 }

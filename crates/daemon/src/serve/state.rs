@@ -7,6 +7,7 @@
 //! file system. If the directory cannot be made durable, the former file is put back: what was refused must
 //! not be there after a restart.
 
+mod in_time;
 mod lock;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -14,6 +15,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use backends::exchanged_file;
 use base::int_cast::to_u64;
@@ -21,6 +23,8 @@ use device::persistent_state::unfinished_sanitize;
 use security::guess_limit::GuessLimit;
 
 pub(super) use lock::StateLock;
+
+use in_time::Replacements;
 
 use super::lost_writes::UnrecordedLosses;
 use super::sanitize_record::SanitizeRecord;
@@ -42,6 +46,7 @@ pub struct StateDir {
     units: Directory,
     /// The losses that it does not record yet.
     pub(super) unrecorded_losses: UnrecordedLosses,
+    replacements: Replacements,
     /// Kept as long as anything can write to the directory.
     lock: Option<Arc<StateLock>>,
 }
@@ -81,7 +86,8 @@ impl StateDir {
             check_closed(directory)?;
         }
         let (root, units) = (Directory::open(path.to_path_buf())?, Directory::open(units)?);
-        Ok(Self { root, units, unrecorded_losses: UnrecordedLosses::default(), lock: None })
+        let (unrecorded_losses, replacements) = Default::default();
+        Ok(Self { root, units, unrecorded_losses, replacements, lock: None })
     }
 
     /// Keeps the lock of the directory until this and every clone of it are dropped. Reserves the storage
@@ -309,6 +315,14 @@ impl StateDir {
         self.root.replace(&self.ports(), ports.encode().as_bytes())
     }
 
+    /// Makes the identifiers of the target ports durable, if that ends in time.
+    ///
+    /// # Errors
+    /// [`StateError`]
+    pub(crate) fn save_ports_within(&self, ports: &TargetPorts, within: Duration) -> Result<(), StateError> {
+        self.replace_in_time(&self.ports(), ports.encode().as_bytes(), within)
+    }
+
     /// Reads the text of the nexus bindings; `None` when there are none.
     ///
     /// # Errors
@@ -326,8 +340,8 @@ impl StateDir {
     ///
     /// # Errors
     /// [`StateError`]; the former bindings are still there then.
-    pub(super) fn save_bindings(&self, text: &str) -> Result<(), StateError> {
-        self.root.replace(&self.bindings(), text.as_bytes())
+    pub(super) fn save_bindings(&self, text: &str, within: Duration) -> Result<(), StateError> {
+        self.replace_in_time(&self.bindings(), text.as_bytes(), within)
     }
 
     /// Reads the text of the limit on guesses; `None` when there is none.
@@ -353,8 +367,8 @@ impl StateDir {
     ///
     /// # Errors
     /// [`StateError`]; the former text is still there then.
-    pub(super) fn save_guesses(&self, text: &str) -> Result<(), StateError> {
-        self.root.replace(&self.guesses(), text.as_bytes())
+    pub(super) fn save_guesses(&self, text: &str, within: Duration) -> Result<(), StateError> {
+        self.replace_in_time(&self.guesses(), text.as_bytes(), within)
     }
 
     /// Returns the path of the limit on guesses.
@@ -582,8 +596,8 @@ mod tests {
         assert_eq!(before.len(), 8, "each file has a second one");
         assert!(before.iter().all(|blocks| blocks * 512 >= 16 << 10), "{before:?}");
         state.save_state(UNIT, &[b'x'; 9000]).unwrap();
-        state.save_bindings(&"x".repeat(9000)).unwrap();
-        state.save_guesses("x").unwrap();
+        state.save_bindings(&"x".repeat(9000), Duration::from_secs(60)).unwrap();
+        state.save_guesses("x", Duration::from_secs(60)).unwrap();
         let sum = |of: &[u64]| -> u64 { of.iter().sum() };
         // The file that was replaced by a longer one keeps more for the next.
         assert!(sum(&storage()) <= sum(&before) + 4 * (4096 / 512), "{:?}", storage());

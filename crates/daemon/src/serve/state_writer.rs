@@ -35,6 +35,9 @@ pub(super) struct StateWrite {
 /// How long the state writer waits before it writes records of losses again that it could not write.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
+/// The polling interval while waiting for the end of the thread.
+const JOIN_LOOK: Duration = Duration::from_millis(10);
+
 /// A record that writes to the medium of a unit are lost.
 #[derive(Debug)]
 pub(super) struct LossWrite {
@@ -70,8 +73,17 @@ pub(super) fn start(state: StateDir) -> io::Result<(StateWriter, StateThread)> {
     Ok((sender, thread))
 }
 
-/// Waits for the end of the thread. Returns what it could not record.
-pub(super) fn join(thread: StateThread) -> Vec<String> {
+/// Waits for the end of the thread, for a limited time. Returns what it could not record.
+pub(super) fn join(thread: StateThread, within: Duration) -> Vec<String> {
+    let deadline = Instant::now() + within;
+    while !thread.is_finished() {
+        if Instant::now() >= deadline {
+            let why = "the state directory does not answer: reservations and records of losses that were to be stored can be missing in it";
+            crate::error!("{why}");
+            return vec![why.to_owned()];
+        }
+        std::thread::sleep(JOIN_LOOK);
+    }
     thread.join().unwrap_or_else(|_| vec!["the thread that writes the state directory panicked".to_owned()])
 }
 

@@ -27,6 +27,7 @@ use super::silent::NO_ANSWER;
 use crate::admin::api::{ErrorKind, Failure};
 use crate::admin::change::Peer;
 use crate::admin::upgrade_api::{UpgradeRequest, Upgraded};
+use crate::answers;
 use crate::config::{Config, plan};
 use crate::serve::admin_api::json;
 use crate::serve::audit::AuditEntry;
@@ -375,7 +376,7 @@ impl Daemon {
         if self.store_bindings_at.is_some() {
             return Err("the record of which disks hosts have used cannot be stored".into());
         }
-        self.guesses.store(&self.state);
+        self.guesses.store(&self.state, answers::ANSWER_MAX);
         memory.catch_up(Some(Instant::now() + LAST_COPY_MAX), &mut || self.attend())?;
         let mut frozen = Frozen::begin(unaccepting);
         frozen.wait_until_idle()?;

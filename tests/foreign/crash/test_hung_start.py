@@ -99,9 +99,9 @@ class Hung:
             expect(host.command(write_10(0, 8), write=data)[0] == GOOD, f"LUN {lun} is not written")
             expect(host.command(read_10(0, 8), 8 * BLOCK) == (GOOD, data), f"LUN {lun} does not read what was written")
 
-    def until_ready(self):
+    def until_ready(self, lun=0):
         deadline = time.monotonic() + 60
-        while (why := self.reason()) is not None:
+        while (why := self.reason(lun)) is not None:
             expect(time.monotonic() < deadline, f"the LUN is not served after the server answers: {why}")
             time.sleep(0.5)
 
@@ -123,6 +123,7 @@ HANGS = {
     "sync": ((FSYNC,), {"disk": bytes(4 * MIB)}, 'type = "file", path = "{}/disk"', 4 * MIB),
     "create": ((CREATE,), {}, NEW, 4 * MIB),
     "enlarge": ((FALLOCATE,), {"disk": bytes(MIB)}, FULL, 4 * MIB),
+    "everything, and the file is new": ((), {}, NEW, 4 * MIB),
 }
 
 
@@ -189,6 +190,50 @@ def test_a_thread_that_wakes_up_changes_nothing_for_a_lun_that_was_removed(kind,
         if content:
             one.changed("lun", "add", IQN, f"file:{one.files.folder}/disk,lun=9")
             one.works(9)
+        one.stop()
+
+
+@pytest.mark.parametrize("hangs, lun, length", [(FSYNC, "", MIB), (FALLOCATE, ",size=4M,provisioning=full", 4 * MIB)], ids=["sync", "enlarge"])
+def test_a_lun_whose_opening_takes_long_is_added_and_served_when_it_is_open(kind, hangs, lun, length):
+    with hung({"disk": bytes(4 * MIB), "slow": bytes(MIB)}) as one:
+        one.start()
+        one.works(0)
+        one.files.hang(hangs)
+        began = time.monotonic()
+        code, said = one.daemon.targe("lun", "add", IQN, f"file:{one.files.folder}/slow{lun},lun=9", "--json", f"--socket={one.daemon.socket}")
+        one.within(began, COMMAND_MAX_S, "targe lun add ends")
+        expect(code == 0, f"targe lun add: {code} {said}")
+        expect("its medium is still being opened" in said, f"targe lun add: {said}")
+        expect("preparing" in (one.reason(9) or ""), f"the LUN is not ready because of {one.reason(9)}")
+        one.changed("lun", "add", IQN, "ram:1M,lun=7")
+        one.changed("lun", "set", IQN, "7", "ro=true")
+        for at in (1, 2):
+            one.works(at)
+        code, said = one.targe("apply", one.config, f"--socket={one.daemon.socket}")
+        expect(code == 0 and "does not answer" not in said, f"targe apply: {code} {said}")
+        one.files.release()
+        one.until_ready(9)
+        one.works(9)
+        expect(len(one.files.files["slow"]) == length, f"the file has {len(one.files.files['slow'])} bytes")
+        one.stop()
+
+
+def test_a_lun_that_is_removed_while_it_is_opened_leaves_nothing(kind):
+    with hung({"disk": bytes(4 * MIB), "slow": bytes(MIB)}) as one:
+        one.start()
+        one.files.hang(FALLOCATE)
+        one.changed("lun", "add", IQN, f"file:{one.files.folder}/slow,size=4M,provisioning=full,lun=9")
+        one.changed("lun", "remove", IQN, "9")
+        one.files.release()
+        deadline = time.monotonic() + 30
+        while one.files.growths == 0 or len(one.files.files["slow"]) != MIB:
+            expect(time.monotonic() < deadline, f"the file has {len(one.files.files['slow'])} bytes, and was enlarged {one.files.growths} times")
+            time.sleep(0.1)
+        deadline = time.monotonic() + 30
+        while (done := one.targe("lun", "add", IQN, f"file:{one.files.folder}/slow,lun=9", f"--socket={one.daemon.socket}"))[0] != 0:
+            expect(time.monotonic() < deadline, f"targe lun add: {done[1]}")
+            time.sleep(0.5)
+        one.works(9)
         one.stop()
 
 

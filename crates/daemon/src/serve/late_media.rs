@@ -3,8 +3,9 @@
 //! Some were not there when the daemon started: a device that the system makes later, a file system that is
 //! mounted later, with the medium or with its secret, a server that starts later. A thread for each tries to
 //! open it, so that a server or a file system that does not answer delays no other medium. The main thread
-//! serves what they find, after the checks of a start. A file is never created here: a mount point can appear
-//! before its file system is mounted. Nor is a file served while somebody still restores it.
+//! serves what they find, after the checks of a start. A file is created here only on the file system that was
+//! mounted at its path when it did not answer: a mount point can appear before its file system is mounted. Nor
+//! is a file served while somebody still restores it.
 //!
 //! Others are open, and become LUKS2 images if they are blank. A thread for each reads it, which can take
 //! hours. It keeps the lock of the medium, so that no other targe writes to it meanwhile.
@@ -25,6 +26,7 @@ use target::units::UnitId;
 use super::ServeError;
 use super::daemon_event::DaemonEvent;
 use super::media::{FileRollback, OpenMedium};
+use super::mount::Mount;
 use super::runtime_config::RuntimeConfig;
 use super::served_size;
 use super::state::StateDir;
@@ -77,6 +79,9 @@ struct LateUnit {
     seen: Option<(WriteTrace, Instant)>,
     /// The number of the last attempt to open it; 0 if there was none.
     tried: u64,
+    /// The mount on which its file may be created: a start or a change would have created the file there, if
+    /// the file system had answered in time.
+    creatable_on: Option<Mount>,
     /// The secret and the image that do not fit each other. Deriving a key again would cost seconds and
     /// memory, and find the same.
     unfit: Option<KeyEvidence>,
@@ -99,7 +104,12 @@ impl KeyEvidence {
 
 impl LateUnit {
     const fn new(unit: Unit, why: String, stage: Stage) -> Self {
-        Self { unit, why, stage, seen: None, tried: 0, unfit: None }
+        Self { unit, why, stage, seen: None, tried: 0, creatable_on: None, unfit: None }
+    }
+
+    /// Lets the file of the unit be created on the present mount of its path.
+    fn creatable(self) -> Self {
+        Self { creatable_on: self.unit.medium.path().and_then(|path| Mount::of(path)), ..self }
     }
 
     /// Returns why its medium is late, without the name of its LUN.
@@ -122,7 +132,7 @@ enum Stage {
     Preparing(u64),
     /// It is open, and on its way to the main thread.
     Arriving,
-    /// It cannot be prepared. The next reload tries again.
+    /// It cannot be prepared, or a change has failed to open it. The next reload tries again.
     Refused,
 }
 
@@ -182,6 +192,11 @@ fn server(unit: &Unit) -> Option<String> {
     }
 }
 
+/// Returns whether a server has the medium of a unit.
+pub(super) fn is_of_server(unit: &Unit) -> bool {
+    server(unit).is_some()
+}
+
 /// Returns what the medium of a unit shares with others that can only hang together, or wait for each other.
 pub(super) fn opening_place(unit: &Unit) -> PathBuf {
     match unit.medium.path() {
@@ -211,16 +226,33 @@ impl LateMedia {
         self.list().units.insert(id, LateUnit::new(unit, why, Stage::Absent));
     }
 
-    /// Adds a unit whose medium a start opens on a thread, and which is late from now on unless it is served.
-    /// Returns the number of this attempt.
-    pub(super) fn begin_first(&self, id: UnitId, unit: &Unit) -> u64 {
+    /// Adds a unit whose medium or secret does not answer, for this reason.
+    pub(super) fn add_silent(&self, id: UnitId, unit: &Unit, why: &str) {
+        let late = LateUnit::new(unit.clone(), why.to_owned(), Stage::Absent).creatable();
+        self.list().units.insert(id, late);
+    }
+
+    /// Returns the number of an attempt to open a medium which begins now.
+    pub(super) fn next_attempt(&self) -> u64 {
         let mut list = self.list();
         list.begun += 1;
-        let number = list.begun;
-        let why = does_not_answer(unit, &unit.medium);
-        let late = LateUnit::new(unit.clone(), why, Stage::Opening(number));
-        list.units.insert(id, LateUnit { tried: number, ..late });
-        number
+        list.begun
+    }
+
+    /// Adds a unit whose medium the thread of this attempt opens: it is late from now on, for this reason,
+    /// unless it is served.
+    pub(super) fn add_opening(&self, (id, number): (UnitId, u64), unit: &Unit, why: String) {
+        let late = LateUnit::new(unit.clone(), why, Stage::Opening(number)).creatable();
+        self.list().units.insert(id, LateUnit { tried: number, ..late });
+    }
+
+    /// Records that an attempt has failed, and that only the next reload may try again.
+    pub(super) fn refuse_attempt(&self, (id, number): (UnitId, u64), why: &str) {
+        let mut list = self.list();
+        let Some(late) = list.units.get_mut(&id) else { return };
+        if matches!(late.stage, Stage::Opening(now) if now == number) {
+            (late.why, late.stage) = (why.to_owned(), Stage::Refused);
+        }
     }
 
     /// Returns why a start does not wait for the server of a unit, if it has found it out of reach, or has

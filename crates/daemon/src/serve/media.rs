@@ -130,6 +130,11 @@ impl FileRollback {
         self.0.append(&mut other.0);
     }
 
+    /// Returns whether there is nothing to undo.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Keeps the changes for good.
     pub(super) fn commit(mut self) {
         self.0.clear();

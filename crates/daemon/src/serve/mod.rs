@@ -34,6 +34,7 @@ mod media_watch;
 mod medium_identity;
 mod memory;
 mod metrics;
+mod mount;
 mod name_servers;
 mod nbd;
 mod panics;

@@ -90,6 +90,10 @@ pub(super) fn end(how: &ChangeArgs, plan: &Plan, end: End<'_>) {
         print(&format!("{object:#}\n"));
         return;
     }
+    if let End::Applied(message) = end {
+        let not_ready = message.split("; ").filter(|part| part.contains(" is not ready: "));
+        not_ready.for_each(|part| print(&format!("{part}\n")));
+    }
     let restart = plan.changes.iter().filter(|change| change.effective == Effective::Restart).count();
     print(&match (end, plan.changes.len()) {
         (End::Refused, _) => return,

@@ -12,10 +12,12 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::state_machine::PortalId;
+use security::secret_access::FileAccess;
 use serde_json::Value;
 use shard::losses::{SessionLoss, WithheldLun};
 use target::units::UnitId;
 
+use super::bounded::{ProvisionalFiles, STILL_OPENED, SlowOpening};
 use super::late::{LIBRARY_IS_LATE, MUST_BE_READ};
 use super::reload::{kept_units, refuse_replaced_media, refuse_switched_tls, without_restart_changes};
 use super::silent::{NO_ANSWER, SilentPaths, is_silent, silent_among};
@@ -23,6 +25,7 @@ use super::{CLOSE_WAIT, DRAIN_LOOK, Daemon, Port, PortalListener, log_listening,
 use crate::admin::api::{ErrorKind, Failure};
 use crate::admin::change::Verdict;
 use crate::admin::change_api::{Abandoned, AffectedSession, Applied, Change, Plan, Reloaded};
+use crate::answers::{self, ANSWER_MAX};
 use crate::config::secret::access_of;
 use crate::config::{Config, Flags, Loaded, Naa, PlannedChange, Revision, Unit, plan};
 use crate::config_file::read_text;
@@ -35,7 +38,7 @@ use crate::serve::daemon_event::{ChangeRequest, ReloadRequest};
 use crate::serve::discs::NewDisc;
 use crate::serve::disk::ComparedDisk;
 use crate::serve::late_media::UnreadMedium;
-use crate::serve::media::{FileRollback, growth};
+use crate::serve::media::growth;
 use crate::serve::placement::{self, Owners, Placement};
 use crate::serve::reactor_shard::NewUnit;
 use crate::serve::reactors::{closing_media, session_losses};
@@ -45,6 +48,9 @@ use crate::serve::{ServeError, core_dumps, served_size, service_manager};
 /// How long a client may take to replace the configuration file after its change was prepared.
 const REPLACE_MAX: Duration = Duration::from_secs(10);
 
+/// How long a change waits for the state directory.
+const STATE_MAX: Duration = Duration::from_secs(10);
+
 /// A configuration for which everything is open that it needs.
 struct Prepared {
     old: Arc<Config>,
@@ -52,11 +58,7 @@ struct Prepared {
     runtime: RuntimeConfig,
     message: String,
     opened: Vec<PortalListener>,
-    fresh: Vec<Vec<NewUnit>>,
-    /// The media that must be read before they can be served.
-    unread: Vec<(UnitId, UnreadMedium)>,
-    /// The new drives of libraries that are late.
-    awaiting: Vec<UnitId>,
+    media: NewMedia,
     ports: Vec<Vec<Port>>,
     discs: Vec<NewDisc>,
     compared: BTreeMap<UnitId, ComparedDisk>,
@@ -65,7 +67,29 @@ struct Prepared {
     /// The media that do not answer.
     silent: SilentPaths,
     /// Undoes the changes of the file system, unless the change is committed.
-    provisional: FileRollback,
+    provisional: ProvisionalFiles,
+}
+
+/// The media of new units.
+#[derive(Default)]
+struct NewMedia {
+    /// What each reactor serves.
+    fresh: Vec<Vec<NewUnit>>,
+    /// The media that must be read before they can be served.
+    unread: Vec<(UnitId, UnreadMedium)>,
+    /// The media that are still being opened.
+    slow: Vec<SlowOpening>,
+    /// The new drives of libraries that are late.
+    awaiting: Vec<UnitId>,
+}
+
+impl NewMedia {
+    /// Returns the units that are not ready yet, and why.
+    fn not_ready(&self) -> impl Iterator<Item = (UnitId, &str)> {
+        let unread = self.unread.iter().map(|(id, _)| (*id, MUST_BE_READ));
+        let slow = self.slow.iter().map(|slow| (slow.unit(), STILL_OPENED));
+        unread.chain(slow).chain(self.awaiting.iter().map(|id| (*id, LIBRARY_IS_LATE)))
+    }
 }
 
 impl Daemon {
@@ -222,13 +246,14 @@ impl Daemon {
         let _ = reply.send(json(&plan));
         let verdict = verdict.recv_timeout(REPLACE_MAX);
         let revision = Revision::of(change.text.as_bytes());
-        let found = self.file_revision();
-        if verdict == Ok(Verdict::Abandon) || found != Some(revision) {
+        let found = self.look_at_file().map(|(found, _)| found);
+        if verdict == Ok(Verdict::Abandon) || found != Ok(Some(revision)) {
             drop(prepared);
             (self.ids, self.disks) = (ids, disks);
             self.restore_pending_discs();
             return match verdict {
                 Ok(Verdict::Commit) => {
+                    found?;
                     let why = format!("{} was changed meanwhile; nothing was applied", plan.file);
                     Err(failure(ErrorKind::Conflict, why))
                 }
@@ -265,14 +290,13 @@ impl Daemon {
             let why = "what runs has changed meanwhile; nothing was applied";
             return Err(failure(ErrorKind::Conflict, why));
         }
-        let base = self.file_revision();
+        let (base, access) = self.look_at_file()?;
         if change.base.is_some() && change.base != base.map(|base| base.to_string()) {
             let why = format!("{} was changed meanwhile; nothing was applied", file.display());
             return Err(failure(ErrorKind::Conflict, why));
         }
         let name = PathBuf::from(&change.name);
         let flags = Flags { config: Some(file.clone()), ..self.flags.clone() };
-        let access = std::fs::metadata(&file).ok().map(|meta| access_of(&meta));
         let read = self.read_config({
             let (flags, text) = (flags.clone(), change.text.clone());
             move |environment| Config::read_text(&flags, &environment, &name, &text, access)
@@ -362,10 +386,19 @@ impl Daemon {
         self.flags.config.as_ref().map(|file| self.environment.absolute(file))
     }
 
-    /// Returns the revision of the configuration file as it is now.
-    fn file_revision(&self) -> Option<Revision> {
-        let text = read_text(&self.config_file()?).ok()?;
-        Some(Revision::of(text.as_bytes()))
+    /// Returns the revision of the configuration file as it is now, and who has access to it.
+    ///
+    /// # Errors
+    /// It does not answer.
+    fn look_at_file(&self) -> Result<(Option<Revision>, Option<FileAccess>), Failure> {
+        let Some(file) = self.config_file() else { return Ok((None, None)) };
+        let name = file.display().to_string();
+        let look = move || {
+            let access = std::fs::metadata(&file).ok().map(|meta| access_of(&meta));
+            (read_text(&file).ok().map(|text| Revision::of(text.as_bytes())), access)
+        };
+        let silent = || failure(ErrorKind::Unavailable, format!("{name} does not answer"));
+        answers::of_one(look, ANSWER_MAX).ok_or_else(silent)
     }
 
     /// Opens everything that a configuration needs, without changing what runs. The caller restores the
@@ -383,6 +416,9 @@ impl Daemon {
         self.ids.assign_ports_and_records(&config)?;
         let runtime =
             self.ids.runtime_config(Arc::new(without_restart_changes(config, &old)), &listening, &owners);
+        // Nothing else is written to the state directory here unless it answers now.
+        let saved = self.state.save_ports_within(&self.ids.ports, STATE_MAX);
+        saved.map_err(|error| error.to_string())?;
         let open = |index| open_ports(&runtime, index, &self.runtime.interfaces);
         let ports: Result<Vec<_>, _> = (0..self.reactors.len()).map(open).collect();
         let ports = ports.map_err(|error| error.to_string())?;
@@ -390,22 +426,12 @@ impl Daemon {
         kept_units(&old, &runtime)
             .filter(|(_, was, unit)| was != unit)
             .try_for_each(|(_, _, unit)| self.worked_on.expect_free(unit))?;
-        silent.extend(self.worked_on.paths());
+        let worked_on: SilentPaths = self.worked_on.paths().into_iter().collect();
+        silent.extend(worked_on.iter().cloned());
         self.wait_for_media_close(&runtime)?;
         self.forget_pending_discs();
-        let (mut fresh, mut unread, mut provisional) = (Vec::new(), Vec::new(), FileRollback::default());
-        let mut awaiting = Vec::new();
-        for index in 0..self.reactors.len() {
-            let known: BTreeSet<UnitId> = self.runtime.units(index).map(|(id, ..)| id).collect();
-            let new = runtime.units(index).filter(|(id, ..)| !known.contains(id));
-            let (late, new): (Vec<_>, Vec<_>) =
-                new.partition(|(_, _, unit)| self.shared.late.awaits_library(unit));
-            awaiting.extend(late.into_iter().map(|(id, ..)| id));
-            let opened = self.open_units(&new, &mut provisional);
-            let (ready, rest) = opened.map_err(|error| error.to_string())?;
-            fresh.push(ready);
-            unread.extend(rest);
-        }
+        let mut provisional = ProvisionalFiles::default();
+        let media = self.open_new_units(&runtime, &mut provisional)?;
         let answers = |id| !runtime.unit(id).is_some_and(|unit| is_silent(unit, &silent));
         let (discs, withheld) = self.open_discs(&old, &runtime, answers)?;
         let compared = self.compare_media(&old, &runtime, &silent);
@@ -417,17 +443,17 @@ impl Daemon {
             to_grow.extend(served.map(|served| (id, unit, served.identity)));
         }
         let grown = self.worked_on.grow(&to_grow, &self.state, &mut provisional)?;
-        self.state.save_ports(&self.ids.ports).map_err(|error| error.to_string())?;
         let mut message = changes.to_string();
-        let withheld = withheld.iter().map(|(id, why)| (id, why.as_str()));
-        let withheld = withheld.chain(unread.iter().map(|(id, _)| (id, MUST_BE_READ)));
-        let withheld = withheld.chain(awaiting.iter().map(|id| (id, LIBRARY_IS_LATE)));
-        for (id, why) in compared.keys().filter_map(|id| Some((id, wrong(id)?))).chain(withheld) {
-            let label = runtime.unit(*id).map_or("a disk", |unit| unit.label.as_str());
+        let withheld = withheld.iter().map(|(id, why)| (*id, why.as_str())).chain(media.not_ready());
+        for (id, why) in compared.keys().filter_map(|id| Some((*id, wrong(id)?))).chain(withheld) {
+            let label = runtime.unit(id).map_or("a disk", |unit| unit.label.as_str());
             message += &format!("; {label} is not ready: {why}");
         }
         for unit in runtime.config.units.iter().filter(|unit| is_silent(unit, &silent)) {
-            message += &format!("; {} does not answer, and stays as it is", unit.label);
+            let is_opened = self.shared.late.holds(unit) && is_silent(unit, &worked_on);
+            let state =
+                if is_opened { "is still being opened" } else { "does not answer, and stays as it is" };
+            message += &format!("; {} {state}", unit.label);
         }
         Ok(Prepared {
             old,
@@ -435,9 +461,7 @@ impl Daemon {
             runtime,
             message,
             opened,
-            fresh,
-            unread,
-            awaiting,
+            media,
             ports,
             discs,
             compared,
@@ -445,6 +469,28 @@ impl Daemon {
             silent,
             provisional,
         })
+    }
+
+    /// Opens the media of the units that a configuration adds.
+    fn open_new_units(
+        &mut self,
+        runtime: &RuntimeConfig,
+        provisional: &mut ProvisionalFiles,
+    ) -> Result<NewMedia, String> {
+        let mut media = NewMedia::default();
+        for index in 0..self.reactors.len() {
+            let known: BTreeSet<UnitId> = self.runtime.units(index).map(|(id, ..)| id).collect();
+            let new = runtime.units(index).filter(|(id, ..)| !known.contains(id));
+            let (late, new): (Vec<_>, Vec<_>) =
+                new.partition(|(_, _, unit)| self.shared.late.awaits_library(unit));
+            media.awaiting.extend(late.into_iter().map(|(id, ..)| id));
+            let opened = self.open_units(&new, provisional);
+            let (ready, unread, slow) = opened.map_err(|error| error.to_string())?;
+            media.fresh.push(ready);
+            media.unread.extend(unread);
+            media.slow.extend(slow);
+        }
+        Ok(media)
     }
 
     /// Applies a prepared configuration; returns what changed, and which units are not served all the same.
@@ -455,9 +501,7 @@ impl Daemon {
             runtime,
             mut message,
             opened,
-            fresh,
-            unread,
-            awaiting,
+            media,
             ports,
             discs,
             mut compared,
@@ -484,7 +528,9 @@ impl Daemon {
         if let Err(error) = served_size::note_removed(&old, &runtime.config, &self.state) {
             crate::warning!("{error}");
         }
+        let NewMedia { fresh, unread, slow, awaiting } = media;
         self.add_unread(&runtime, unread);
+        self.add_slow(&runtime, slow);
         self.add_awaiting(&runtime, awaiting);
         let differing = compared.iter().filter(|(_, disk)| disk.wrong.is_some());
         let not_right: Vec<&Unit> = differing.filter_map(|(id, _)| runtime.unit(*id)).collect();

@@ -17,7 +17,7 @@ use target::units::UnitId;
 use super::units::{NumberedUnit, apart, open_media};
 use crate::answers::{self, Wait};
 use crate::config::Unit;
-use crate::mailbox::Sender;
+use crate::mailbox::{Sender, channel};
 use crate::serve::ServeError;
 use crate::serve::daemon_event::DaemonEvent;
 use crate::serve::handed_over::HandedOverMedia;
@@ -33,6 +33,9 @@ const OPEN_PATIENCE: Duration = Duration::from_secs(12);
 
 /// The same, for a start that must have all media.
 const STRICT_OPEN_PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long a process that takes over waits for the next medium. The one that serves waits meanwhile.
+const TAKE_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How a daemon starts.
 pub(super) struct FirstOpening<'s> {
@@ -67,19 +70,58 @@ impl FirstOpening<'_> {
         handed_over: Option<&mut HandedOverMedia>,
     ) -> Result<Vec<Vec<Option<OpenMedium>>>, ServeError> {
         self.late.keep(&runtime.config.units, |id| runtime.unit(id));
-        if let Some(handed_over) = handed_over {
-            let mut take = |index| {
-                let units: Vec<_> = runtime.units(index).collect();
-                let opened =
-                    open_media(units.iter().copied(), self.state, provisional, Some(&mut *handed_over))?;
-                let opened = units.into_iter().zip(opened);
-                Ok(opened.map(|((id, _, unit), medium)| self.ready(id, unit, medium)).collect())
-            };
-            return (0..count).map(&mut take).collect();
-        }
         let units: Vec<Vec<_>> = (0..count).map(|index| runtime.units(index).collect()).collect();
+        if let Some(handed_over) = handed_over {
+            let opened = self.take(units.concat(), provisional, handed_over, TAKE_PATIENCE)?.into_iter();
+            let mut opened = units.concat().into_iter().zip(opened);
+            let mut ready = |count: usize| {
+                opened
+                    .by_ref()
+                    .take(count)
+                    .map(|((id, _, unit), medium)| self.ready(id, unit, medium))
+                    .collect::<Vec<_>>()
+            };
+            return Ok(units.iter().map(|units| ready(units.len())).collect());
+        }
         let mut opened = self.open_units(units.concat(), provisional)?.into_iter();
         Ok(units.iter().map(|units| opened.by_ref().take(units.len()).collect()).collect())
+    }
+
+    /// Takes the media of units from the process that serves, which waits: for a limited time for the next
+    /// one.
+    fn take(
+        &self,
+        units: Vec<NumberedUnit>,
+        provisional: &mut FileRollback,
+        handed_over: &mut HandedOverMedia,
+        patience: Duration,
+    ) -> Result<Vec<OpenMedium>, ServeError> {
+        let owned: Vec<_> = units.iter().map(|(id, index, unit)| (*id, *index, (*unit).clone())).collect();
+        let (state, mut media) = (self.state.clone(), std::mem::take(handed_over));
+        let (taken, each) = channel();
+        let work = move || {
+            for (id, index, unit) in owned {
+                let (one, mut provisional) = (std::iter::once((id, index, &unit)), FileRollback::default());
+                let opened = open_media(one, &state, &mut provisional, Some(&mut media));
+                let is_last = opened.is_err();
+                if taken.send((opened, provisional)).is_err() || is_last {
+                    return None;
+                }
+            }
+            Some(media)
+        };
+        let thread = std::thread::Builder::new().name("media".to_owned()).spawn(work);
+        let thread = thread.map_err(ServeError::Thread)?;
+        let mut media = Vec::new();
+        for (_, _, unit) in units {
+            let silent = |_| ServeError::Failed(does_not_answer(unit, &unit.medium));
+            let (opened, one) = each.recv_timeout(patience).map_err(silent)?;
+            provisional.extend(one);
+            media.extend(opened?);
+        }
+        // What nobody has taken shows that a path leads to another medium.
+        *handed_over = thread.join().ok().flatten().unwrap_or_default();
+        Ok(media)
     }
 
     /// Opens the media of units.
@@ -94,10 +136,11 @@ impl FirstOpening<'_> {
             if let Some(path) = silent_path(unit, self.silent).filter(|_| self.may_wait) {
                 let why = does_not_answer(unit, &path.display());
                 crate::error!("{why}; its LUN is not ready until it does");
-                self.late.add(*id, unit, &why);
+                self.late.add_silent(*id, unit, &why);
                 continue;
             }
-            let number = self.late.begin_first(*id, unit);
+            let number = self.late.next_attempt();
+            self.late.add_opening((*id, number), unit, does_not_answer(unit, &unit.medium));
             asked.push((*id, number, (*unit).clone()));
             let (late, state, may_wait) = (self.late.clone(), self.state.clone(), self.may_wait);
             let (unit, index) = ((*unit).clone(), *index);
@@ -238,20 +281,20 @@ fn open_first(
 }
 
 /// The file system and the inode of a directory.
-type DirectoryId = (u64, u64);
+pub(super) type DirectoryId = (u64, u64);
 
 /// Returns the directory that the medium of a unit is in.
-fn directory(unit: &Unit) -> Option<DirectoryId> {
+pub(super) fn directory(unit: &Unit) -> Option<DirectoryId> {
     let directory = unit.medium.path()?.parent()?.metadata().ok()?;
     Some((directory.dev(), directory.ino()))
 }
 
-/// Checks that a medium which was opened late is the one that the start wanted. The file system that hung can
+/// Checks that a medium which was opened late is the one that was wanted. The file system that hung can
 /// have been unmounted, so that the path leads to another one: nothing may be created or served there.
 ///
 /// # Errors
 /// Why it is not served, unless the next attempt says so.
-fn expect_same_place(
+pub(super) fn expect_same_place(
     unit: &Unit,
     before: Option<DirectoryId>,
     state: &StateDir,
@@ -272,7 +315,6 @@ fn silent_path<'u>(unit: &'u Unit, silent: &BTreeSet<PathBuf>) -> Option<&'u Pat
 mod tests {
     use super::*;
     use crate::config::UnitIndex;
-    use crate::mailbox::channel;
     use crate::scratch::Scratch;
     use crate::serve::media::tests::unit;
 
@@ -333,5 +375,28 @@ mod tests {
         std::fs::create_dir(scratch.path().join("folder")).unwrap();
         let mistake = [unit(scratch.path(), "type = \"file\", path = \"folder\"")];
         assert!(open(&mistake, true).0.is_err());
+    }
+
+    #[test]
+    fn a_process_that_takes_over_does_not_wait_for_a_medium_that_hangs() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let scratch = Scratch::new();
+        let state = StateDir::open(&scratch.path().join("state")).unwrap();
+        let keys = "type = \"file\", path = \"disk\", size = \"1M\", encrypt = \"secret\"";
+        let unit = unit(scratch.path(), keys);
+        // Opening a pipe waits for its other end, as a file system waits for its server.
+        let path = scratch.path().join("disk");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let (late, events) = (LateMedia::default(), channel().0);
+        let silent = BTreeSet::new();
+        let first =
+            FirstOpening { state: &state, late: &late, may_wait: false, silent: &silent, events: &events };
+        let (mut provisional, mut media) = (FileRollback::default(), HandedOverMedia::default());
+        let units = vec![(UnitId(7), UnitIndex(0), &unit)];
+        let taken = first.take(units, &mut provisional, &mut media, Duration::from_millis(300));
+        let why = taken.unwrap_err().to_string();
+        assert!(why.ends_with("disk does not answer"), "{why}");
+        // The thread ends.
+        drop(std::fs::OpenOptions::new().write(true).open(&path).unwrap());
     }
 }

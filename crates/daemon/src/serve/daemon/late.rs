@@ -6,9 +6,11 @@ use target::units::UnitId;
 use super::Daemon;
 use super::silent::{SilentPaths, is_silent};
 use super::units::load_units;
+use crate::answers::{self, ANSWER_MAX};
 use crate::config::{Environment, InvalidConfig, Loaded, Medium, Unit, served_libraries};
 use crate::serve::daemon_event::ArrivedMedium;
-use crate::serve::late_media::UnreadMedium;
+use crate::serve::late_media::{LateMedia, UnreadMedium};
+use crate::serve::media::{FileRollback, OpenMedium};
 use crate::serve::reactor_shard::NewUnit;
 use crate::serve::runtime_config::RuntimeConfig;
 use crate::serve::served_size;
@@ -39,13 +41,14 @@ impl Daemon {
             units.find(|(known, _, _)| *known == id).map(|(_, index, now)| (reactor, index, *now == unit))
         });
         let Some((reactor, index, true)) = found else {
-            return late.refused(id, "its configuration has changed while it was opened");
+            let why = "its configuration has changed while it was opened".to_owned();
+            return refuse(late, (id, why), (Some(medium), provisional));
         };
         let units = std::iter::once(((id, index, &unit), medium));
         let disks = self.disks.clone();
         let fresh = match load_units(units, &self.state, &mut self.disks, false) {
             Ok(fresh) => fresh,
-            Err(why) => return late.refused(id, &why.to_string()),
+            Err(why) => return refuse(late, (id, why.to_string()), (None, provisional)),
         };
         let mut all: Vec<Vec<NewUnit>> = self.reactors.iter().map(|_| Vec::new()).collect();
         let ports = self.reactors.iter().map(|_| Vec::new()).collect();
@@ -56,7 +59,7 @@ impl Daemon {
         let failures = self.apply(self.runtime.clone(), (all, ports), Vec::new(), None);
         if let Some((_, why)) = failures.into_iter().next() {
             self.disks = disks;
-            return late.refused(id, &why);
+            return refuse(late, (id, why), (None, provisional));
         }
         provisional.commit();
         late.served(id);
@@ -115,6 +118,23 @@ impl Daemon {
     pub(super) fn present_environment(&self) -> Environment {
         let served_libraries = served_libraries(&self.runtime.config.units);
         Environment { served_libraries, ..self.environment.clone() }
+    }
+}
+
+/// Records that a medium which has come is not served, when what was done to its file is undone. That happens
+/// on a thread that may be abandoned.
+fn refuse(
+    late: LateMedia,
+    (id, why): (UnitId, String),
+    (medium, provisional): (Option<OpenMedium>, FileRollback),
+) {
+    let undo = move || {
+        drop(provisional);
+        drop(medium);
+        late.refused(id, &why);
+    };
+    if answers::of_one(undo, ANSWER_MAX).is_none() {
+        crate::warning!("what was done to the file of a LUN that is not served is undone when it answers");
     }
 }
 

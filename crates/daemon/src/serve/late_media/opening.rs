@@ -13,6 +13,7 @@ use crate::mailbox::Sender;
 use crate::os_error;
 use crate::serve::daemon_event::{ArrivedMedium, DaemonEvent};
 use crate::serve::media::{self, FileRollback, OpenMedium};
+use crate::serve::mount::Mount;
 use crate::serve::served_size;
 use crate::serve::state::StateDir;
 use crate::serve::write_trace::WriteTrace;
@@ -33,27 +34,49 @@ const QUIET: Duration = Duration::from_secs(10);
 /// A file whose last change is so old is not being restored. Most files come with their file system.
 const OLD: Duration = Duration::from_secs(60);
 
-/// Opens a medium with the checks of a start.
+/// Opens a medium with the checks of a start. A missing file is created on this mount only.
 ///
 /// # Errors
 /// Why it cannot be served yet.
-fn open(unit: &Unit, state: &StateDir) -> Result<(OpenMedium, FileRollback), Obstacle> {
+fn open(
+    unit: &Unit,
+    state: &StateDir,
+    creatable_on: Option<&Mount>,
+) -> Result<(OpenMedium, FileRollback), Obstacle> {
     if let Some(why) = missing_secret(unit) {
         return Err(why.into());
     }
     served_size::check_restored(unit, state)?;
     served_size::check_unfinished(unit, state)?;
-    if let Medium::File { path, .. } = &unit.medium
-        && is_missing(path)
-    {
-        let why = format!("{}: {} does not exist; restart targe to create it", unit.label, path.display());
-        return Err(why.into());
-    }
+    let created = match &unit.medium {
+        Medium::File { path, .. } if is_missing(path) => Some(path),
+        _ => None,
+    };
+    let expect_mount = || match created {
+        Some(path) if creatable_on.is_none() || mount_of_directory(path).as_ref() != creatable_on => {
+            Err(format!("{}: {} does not exist; restart targe to create it", unit.label, path.display()))
+        }
+        _ => Ok(()),
+    };
+    expect_mount()?;
     let mut provisional = FileRollback::default();
     match media::open(unit, state, &mut provisional, None) {
-        Ok(opened) => Ok((opened, provisional)),
+        Ok(opened) => match expect_mount() {
+            Ok(()) => Ok((opened, provisional)),
+            // The file system was unmounted meanwhile.
+            Err(why) => {
+                drop(provisional);
+                drop(opened);
+                Err(why.into())
+            }
+        },
         Err(error) => Err(Obstacle { why: error.to_string(), is_wrong_secret: error.is_wrong_secret() }),
     }
+}
+
+/// Returns the mount on which the file at a path is created.
+fn mount_of_directory(path: &Path) -> Option<Mount> {
+    Mount::of(&path.parent()?.canonicalize().ok()?.join(path.file_name()?))
 }
 
 /// Why a medium cannot be served yet.
@@ -160,8 +183,9 @@ impl LateMedia {
         if found.is_some() && found == self.list().units.get(&id).and_then(|late| late.unfit) {
             return self.end_attempt((id, number), None);
         }
+        let creatable_on = self.creatable_on(id, &unit);
         let opened = match self.check_quiet(id, &unit) {
-            Ok(()) => open(&unit, state),
+            Ok(()) => open(&unit, state, creatable_on.as_ref()),
             Err(why) => Err(why.into()),
         };
         match opened {
@@ -173,6 +197,19 @@ impl LateMedia {
                 self.end_attempt((id, number), Some(&why));
             }
         }
+    }
+
+    /// Returns the mount on which the file of a unit may be created. If its directory is not there, none is:
+    /// it can become the mount point of another file system.
+    fn creatable_on(&self, id: UnitId, unit: &Unit) -> Option<Mount> {
+        // This asks the file system, which can hang.
+        let is_lost = unit.medium.path().and_then(|path| path.parent()).is_some_and(is_missing);
+        let mut list = self.list();
+        let late = list.units.get_mut(&id)?;
+        if is_lost {
+            late.creatable_on = None;
+        }
+        late.creatable_on.clone()
     }
 
     /// Passes a medium that an attempt has opened to the main thread, if it is still wanted. Otherwise the
@@ -251,7 +288,7 @@ impl LateMedia {
             ));
         }
         let open = |(id, unit): (UnitId, Unit)| {
-            let (medium, provisional) = open(&unit, state).map_err(|obstacle| obstacle.why)?;
+            let (medium, provisional) = open(&unit, state, None).map_err(|obstacle| obstacle.why)?;
             Ok(ArrivedMedium { id, unit, medium, provisional })
         };
         drives.into_iter().map(open).collect()

@@ -42,6 +42,37 @@ fn a_file_that_comes_late_is_opened_and_never_created() {
 }
 
 #[test]
+fn a_new_file_is_created_when_its_directory_answers_and_one_that_was_served_is_not() {
+    let scratch = Scratch::new();
+    let state = StateDir::open(&scratch.path().join("state")).unwrap();
+    let unit = unit(scratch.path(), "type = \"file\", path = \"disk.img\", size = \"1M\"");
+    let path = scratch.path().join("disk.img");
+    let (events, arrived) = channel();
+    let silent = |mount: Option<Mount>| {
+        let late = LateMedia::default();
+        late.add_silent(UnitId(7), &unit, "it does not answer");
+        if mount.is_some() {
+            late.list().units.get_mut(&UnitId(7)).unwrap().creatable_on = mount;
+        }
+        assert!(look(&late, &state, &events));
+        late.reasons().remove(&UnitId(7)).unwrap()
+    };
+    // Another file system is mounted there now.
+    let other = Mount::of(Path::new("/proc/self")).unwrap();
+    assert!(silent(Some(other)).ends_with("disk.img does not exist; restart targe to create it"));
+    assert!(!path.exists());
+    silent(None);
+    assert_eq!(arrivals(&arrived), [UnitId(7)]);
+    assert!(!path.exists(), "dropping what has arrived undoes its creation");
+    let directory = std::os::unix::fs::MetadataExt::ino(&scratch.path().metadata().unwrap());
+    let record = format!("2 {} {} {directory} {path:?}\n", 1 << 20, 1 << 20);
+    std::fs::write(state.size_file(unit.identity.naa), record).unwrap();
+    let why = silent(None);
+    assert!(why.contains("is missing, and 1048576 bytes of it were served before"), "{why}");
+    assert!(arrivals(&arrived).is_empty() && !path.exists());
+}
+
+#[test]
 fn a_medium_that_is_prepared_hides_no_mistake_of_another() {
     let scratch = Scratch::new();
     let unit = unit(scratch.path(), "type = \"file\", path = \"disk.img\", size = \"1M\"");

@@ -19,7 +19,7 @@ use crate::{file_attributes, os_error, random};
 /// # Errors
 /// A fragment that describes the mistake.
 pub fn read(path: &Path) -> Result<PasswordFile, String> {
-    secret::password_records(path)
+    secret::password_records(path).map_err(|why| why.to_string())
 }
 
 /// Returns the text of a new file with the record of one user. This runs Argon2 once, at the cost that is

@@ -48,6 +48,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
     }
     served.map(drop).map_err(|error| match error {
         ServeError::Config(report) => Failure::Misconfigured(report.to_string()),
+        ServeError::Storage(report) => Failure::Failed(report.to_string()),
         other => Failure::Failed(other.to_string()),
     })
 }

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import tempfile
 import time
 import urllib.error
@@ -16,10 +17,12 @@ import urllib.request
 
 import pytest
 
+import servers
+
 from crash.hanging import CREATE, FALLOCATE, FSYNC, OPEN, HangingFiles
 from crash.storage import IQN, Daemon
 from hostile.initiator import Session, read_10, write_10
-from listening import free_port
+from listening import free_port, listens
 from verdicts import expect
 
 pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(600),
@@ -273,8 +276,9 @@ def test_commands_without_a_daemon_name_the_path(kind, keys):
         path = os.path.join(one.files.folder, "disk")
         code, said = one.targe("check", one.config)
         expect(code == 2 and f"{path} does not answer" in said, f"targe check: {code} {said}")
+        # 2 is for mistakes in the configuration: a service manager starts the daemon again after 1.
         code, said = one.targe("serve", "--strict", "--config", one.config)
-        expect(code == 2 and f"{path} does not answer" in said, f"targe serve --strict: {code} {said}")
+        expect(code == 1 and f"{path} does not answer" in said, f"targe serve --strict: {code} {said}")
         code, said = one.targe("lun", "add", IQN, "ram:1M,lun=7", "--config", one.config)
         expect(code == 0 and f"{path} does not answer" in said, f"targe lun add: {code} {said}")
         with open(one.config) as file:
@@ -293,4 +297,59 @@ def test_secrets_on_the_file_system_delay_their_luns_only(kind):
         while "does not answer" in (one.reason() or ""):
             expect(time.monotonic() < deadline, "the secret is still waited for")
             time.sleep(0.5)
+        one.stop()
+
+
+# The keys of the daemon and of its LUN 0 that name a file or folder on the file system, and what is there.
+AWAITED = {
+    "chap": ('discovery = {{ auth = {{ user = "host", secret_file = "{}/secret" }} }}', 'type = "ram", size = "1M"', {"secret": b"s" * 14}),
+    "library": ("", 'type = "changer", path = "{}"', {"library": b"targe-library 1\nserial LIB00001\nprofile lto8\ndrives 1\n"}),
+}
+
+
+@pytest.mark.parametrize("awaited", AWAITED)
+@pytest.mark.parametrize("ends", [False, True], ids=["answers", "sigterm"])
+def test_a_start_waits_for_what_nothing_can_be_served_without(kind, awaited, ends):
+    """No portal listens meanwhile, so that no host is refused for a secret that the daemon does not know."""
+    keys, lun, content = AWAITED[awaited]
+    with hung(content, keys=lun) as one:
+        with open(one.config) as file:
+            text = file.read()
+        with open(one.config, "w") as file:
+            file.write(keys.format(one.files.folder) + "\n" + text)
+        one.files.hang()
+        code, said = one.targe("serve", "--strict", "--config", one.config)
+        expect(code == 1 and f"{one.files.folder}" in said and "does not answer" in said, f"targe serve --strict: {code} {said}")
+        with open(os.path.join(one.daemon.folder, "log"), "ab") as log:
+            command = [servers.Targe.binary, "serve", "--config", one.config]
+            one.daemon.process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=servers.die_with_parent)
+        deadline = time.monotonic() + START_MAX_S
+        while "the start waits until it does" not in one.log():
+            expect(one.daemon.process.poll() is None and time.monotonic() < deadline, f"the daemon does not wait: {one.log()}")
+            time.sleep(0.1)
+        # Longer than a look at a medium.
+        time.sleep(5)
+        expect(one.daemon.process.poll() is None, f"the daemon ends: {one.log()}")
+        expect(not listens("127.0.0.1", one.daemon.port), "a portal listens")
+        if ends:
+            one.daemon.process.send_signal(signal.SIGTERM)
+            deadline = time.monotonic() + STOP_MAX_S
+            while not one.log().rstrip().endswith("stopped"):
+                expect(time.monotonic() < deadline, "the daemon does not stop")
+                time.sleep(0.1)
+            one.files.release()
+            expect(one.daemon.process.wait(timeout=STOP_MAX_S) == 0, "the exit code is not 0")
+            one.daemon.process = None
+            return
+        one.files.release()
+        if awaited == "library":
+            # What the rig has there is no library: that is a mistake, which is found now.
+            expect(one.daemon.process.wait(timeout=START_MAX_S) == 2, "the exit code is not 2")
+            one.daemon.process = None
+            return
+        deadline = time.monotonic() + START_MAX_S
+        while one.daemon.targe("status", f"--socket={one.daemon.socket}")[0] != 0:
+            expect(time.monotonic() < deadline, "the daemon does not serve")
+            time.sleep(0.1)
+        one.works(1)
         one.stop()

@@ -1,9 +1,10 @@
 //! Reads secrets from files that others cannot read.
 
+use std::fmt;
 use std::fs::{File, Metadata};
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use iscsi::chap::{MAX_SECRET, MIN_SECRET, Secret};
 use rustix::fs::OFlags;
@@ -17,17 +18,41 @@ use super::http_tokens::HttpTokens;
 use super::resolved::{GroupPassword, GroupSecret};
 use crate::answers::{self, ANSWER_MAX};
 
+/// Why a secret, or another file that a configuration names, cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SecretError {
+    /// Its file system does not answer.
+    Silent(PathBuf),
+    /// A fragment that describes the mistake.
+    Wrong(String),
+}
+
+impl fmt::Display for SecretError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Silent(path) => write!(f, "{} does not answer", path.display()),
+            Self::Wrong(why) => f.write_str(why),
+        }
+    }
+}
+
+impl From<String> for SecretError {
+    fn from(why: String) -> Self {
+        Self::Wrong(why)
+    }
+}
+
 /// Reads a CHAP secret. One newline at the end of the file is not part of it.
 ///
 /// # Errors
 /// A fragment that describes the mistake.
-pub(crate) fn from_file(path: &Path) -> Result<Secret, String> {
+pub(crate) fn from_file(path: &Path) -> Result<Secret, SecretError> {
     let name = path.display();
     // A text of UTF-16 is read whole, so that it is not taken for a secret that is too long.
     let bytes = read_answering(path, 2 * MAX_SECRET + 8)?;
     let secret = secret_in(&bytes).map_err(|why| format!("secret file {name} {why}"))?;
     let secret = secret.get(..MAX_SECRET + 3).unwrap_or(secret);
-    check(secret).map_err(|why| format!("{why} (in {name})"))
+    check(secret).map_err(|why| format!("{why} (in {name})").into())
 }
 
 /// Checks the length of a secret.
@@ -44,14 +69,14 @@ pub(crate) fn check(bytes: &[u8]) -> Result<Secret, String> {
 ///
 /// # Errors
 /// A fragment that describes the mistake.
-pub(crate) fn group_secret(path: &Path, group: &str) -> Result<GroupSecret, String> {
+pub(crate) fn group_secret(path: &Path, group: &str) -> Result<GroupSecret, SecretError> {
     let name = path.display();
     let mut bytes = read_answering(path, PasswordFile::LEN_MAX + 1)?;
     if PasswordFile::has_head(&bytes) {
         let file = PasswordFile::parse(&bytes).map_err(|why| format!("{name}: {why}"))?;
         let found = file.find(group).cloned();
         return found.map(GroupSecret::Record).ok_or_else(|| {
-            format!("{name} has no user \"{group}\"; run: targe passwd {name} --user \"{group}\"")
+            format!("{name} has no user \"{group}\"; run: targe passwd {name} --user \"{group}\"").into()
         });
     }
     let len = secret_in(&bytes).map_err(|why| format!("secret file {name} {why}"))?.len();
@@ -64,20 +89,20 @@ pub(crate) fn group_secret(path: &Path, group: &str) -> Result<GroupSecret, Stri
 ///
 /// # Errors
 /// A fragment that describes the mistake.
-pub(crate) fn password_records(path: &Path) -> Result<PasswordFile, String> {
+pub(crate) fn password_records(path: &Path) -> Result<PasswordFile, SecretError> {
     let text = read_answering(path, PasswordFile::LEN_MAX + 1)?;
-    PasswordFile::parse(&text).map_err(|why| format!("{}: {why}", path.display()))
+    PasswordFile::parse(&text).map_err(|why| format!("{}: {why}", path.display()).into())
 }
 
 /// Reads the tokens of the HTTP server.
 ///
 /// # Errors
 /// A fragment that describes the mistake.
-pub(crate) fn http_tokens(path: &Path) -> Result<HttpTokens, String> {
+pub(crate) fn http_tokens(path: &Path) -> Result<HttpTokens, SecretError> {
     let text = read_answering(path, HttpTokens::FILE_LEN_MAX + 1)?;
     HttpTokens::parse(&text).map_err(|why| {
         let name = path.display();
-        format!("token file {name}: {why}; run: head -c 24 /dev/urandom | base64 > {name}")
+        format!("token file {name}: {why}; run: head -c 24 /dev/urandom | base64 > {name}").into()
     })
 }
 
@@ -116,10 +141,17 @@ pub(crate) fn access_of(meta: &Metadata) -> FileAccess {
 }
 
 /// Reads up to `len_max` bytes of a file that is confidential, unless its file system hangs.
-fn read_answering(path: &Path, len_max: usize) -> Result<Zeroizing<Vec<u8>>, String> {
+fn read_answering(path: &Path, len_max: usize) -> Result<Zeroizing<Vec<u8>>, SecretError> {
     let of = path.to_owned();
-    let read = answers::of_one(move || read_guarded(&of, len_max), ANSWER_MAX);
-    read.unwrap_or_else(|| Err(format!("secret file {} does not answer", path.display())))
+    unless_silent(path, move || Ok(read_guarded(&of, len_max)?))
+}
+
+/// Reads what a configuration names, unless the file system of this path hangs.
+pub(crate) fn unless_silent<T: Send + 'static>(
+    path: &Path,
+    read: impl FnOnce() -> Result<T, SecretError> + Send + 'static,
+) -> Result<T, SecretError> {
+    answers::of_one(read, ANSWER_MAX).unwrap_or_else(|| Err(SecretError::Silent(path.to_owned())))
 }
 
 /// Reads up to `len_max` bytes of a file that is confidential.

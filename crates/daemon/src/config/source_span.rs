@@ -8,7 +8,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::is_medium_fault;
+use crate::{answers, is_medium_fault};
 
 /// The place where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,6 +79,9 @@ struct Reading {
     unknown_names: Option<String>,
     /// The paths of media and secrets that do not answer.
     silent: BTreeSet<PathBuf>,
+    /// The subset of the mistakes which say that a file does not answer without which nothing can be served,
+    /// and the path of each.
+    awaited: BTreeMap<ConfigError, PathBuf>,
 }
 
 /// Why a medium cannot be used, for those who may use the configuration all the same.
@@ -134,6 +137,51 @@ impl ConfigReport {
         self.add_medium(span, format!("{} does not answer", path.display()), true);
     }
 
+    /// Records that the folder of a tape library does not answer. Nobody knows which drives it has.
+    pub(crate) fn silent_library(&mut self, path: &Path, span: &SourceSpan) {
+        let message = format!("{} does not answer", path.display());
+        self.add_medium(span, message.clone(), false);
+        self.reading.awaited.insert(ConfigError { span: Some(span.clone()), message }, path.to_owned());
+    }
+
+    /// Records that the number of a LUN depends on the drives of a library that cannot be read. If a library
+    /// does not answer, its answer can give the number.
+    pub(crate) fn unknown_number(&mut self, span: &SourceSpan, message: &str) {
+        let error = ConfigError { span: Some(span.clone()), message: message.to_owned() };
+        if let Some(library) = self.reading.awaited.values().next().cloned() {
+            self.reading.awaited.insert(error.clone(), library);
+        }
+        self.errors.insert(error);
+    }
+
+    /// Records that a file which the configuration needs does not answer.
+    pub(crate) fn silent_file(&mut self, path: &Path, span: &SourceSpan) {
+        let message = format!("{} does not answer", path.display());
+        let error = ConfigError { span: Some(span.clone()), message };
+        self.reading.awaited.insert(error.clone(), path.to_owned());
+        self.errors.insert(error);
+    }
+
+    /// Returns whether a file does not answer that is in the directory of this one.
+    pub(crate) fn awaits_directory_of(&self, path: &Path) -> bool {
+        self.reading.awaited.values().any(|silent| answers::place(silent) == answers::place(path))
+    }
+
+    /// Returns the paths that do not answer and without which nothing can be served, if there are any.
+    pub(crate) fn awaited(&self) -> BTreeSet<PathBuf> {
+        self.reading.awaited.values().cloned().collect()
+    }
+
+    /// Returns whether there are mistakes, and each of them is that storage is not there, fails or does not
+    /// answer. What the operator wrote can be right then.
+    pub(crate) fn has_only_absent_storage(&self) -> bool {
+        let is_absent = |error: &ConfigError| {
+            let medium = self.of_media.get(error);
+            medium.is_some_and(|medium| medium.is_absent) || self.reading.awaited.contains_key(error)
+        };
+        !self.errors.is_empty() && self.errors.iter().all(is_absent)
+    }
+
     /// Returns the paths of media and secrets that do not answer.
     pub(crate) const fn silent(&self) -> &BTreeSet<PathBuf> {
         &self.reading.silent
@@ -148,6 +196,7 @@ impl ConfigReport {
         self.errors.extend(found.errors);
         self.warnings.extend(found.warnings);
         self.reading.silent.extend(found.reading.silent);
+        self.reading.awaited.extend(found.reading.awaited);
     }
 
     /// Records why the derived world-wide names can differ from those of the daemon.

@@ -16,6 +16,7 @@ mod discs;
 mod disk;
 mod disk_ids;
 mod file_systems;
+mod first_reading;
 mod guess_guard;
 mod handed_over;
 #[cfg(test)]
@@ -73,7 +74,8 @@ use std::path::PathBuf;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::admin::server::AdminSocketError;
-use crate::config::{Config, ConfigReport, Environment, Flags, InvalidConfig, Loaded};
+use crate::config::{Config, ConfigReport, Environment, Flags};
+use first_reading::FirstReading;
 
 /// Why the daemon does not start, or why it ended out of order.
 #[derive(Debug, thiserror::Error)]
@@ -81,6 +83,12 @@ pub enum ServeError {
     /// The configuration has mistakes.
     #[error("{0}")]
     Config(ConfigReport),
+    /// The configuration names storage that is not there or does not answer. It can have no mistakes.
+    #[error("{0}")]
+    Storage(ConfigReport),
+    /// A signal has ended the start.
+    #[error("stopped")]
+    Stopped,
     /// The state directory cannot be used.
     #[error(transparent)]
     State(#[from] state::StateError),
@@ -187,11 +195,12 @@ pub fn serve(
     let program = program::path().map_err(ServeError::Thread)?;
     let mut succession =
         upgrade::Succession::from_process().map_err(|error| ServeError::NotTakenOver(Box::new(error)))?;
-    let daemon = start((flags, environment, program), &mut succession);
-    let daemon = daemon.map_err(|error| match &succession {
-        Some(succession) => succession.fail(error),
-        None => error,
-    })?;
+    let daemon = match (start((flags, environment, program), &mut succession), &succession) {
+        (Ok(daemon), _) => daemon,
+        (Err(ServeError::Stopped), _) => return Ok(Ended::Stopped),
+        (Err(error), Some(succession)) => return Err(succession.fail(error)),
+        (Err(error), None) => return Err(error),
+    };
     match succession {
         Some(predecessor) => crate::info!("took over the sessions of targe {}", predecessor.version),
         None => started(&daemon.started()),
@@ -210,10 +219,15 @@ fn start(
     if flags.is_default_disk() {
         create_state_dir(&flags, &environment)?;
     }
-    let may_wait = flags.waits_for_media() && succession.is_none();
-    let mut loaded = load(&flags, &environment, may_wait)?;
+    let reading = FirstReading {
+        flags: &flags,
+        environment: &environment,
+        may_wait: flags.waits_for_media() && succession.is_none(),
+        events: &receiver,
+    };
+    let mut loaded = reading.load()?;
     if state_identity::ensure(&loaded.config.state_dir, &environment.host)? {
-        loaded = load(&flags, &environment, may_wait)?;
+        loaded = reading.load()?;
     }
     crate::log::set_level(loaded.config.log);
     crate::log::set_format(loaded.config.log_format);
@@ -223,18 +237,6 @@ fn start(
     raise_file_limit(&loaded.config);
     let called = daemon::Called { flags, environment, program };
     daemon::Daemon::start(called, loaded, (sender, receiver), succession)
-}
-
-/// Reads the configuration. That media are not there is a warning if LUNs may wait for them.
-fn load(flags: &Flags, environment: &Environment, may_wait: bool) -> Result<Loaded, ServeError> {
-    Config::read(flags, environment).or_else(|unusable| match *unusable {
-        InvalidConfig { report, config: Some(config), revision }
-            if may_wait && report.has_only_absent_media() =>
-        {
-            Ok(Loaded { config, report: report.with_media_warnings(), revision })
-        }
-        InvalidConfig { report, .. } => Err(ServeError::Config(report)),
-    })
 }
 
 /// The number of descriptors allowed for everything besides connections, portals and media: rings, queues,

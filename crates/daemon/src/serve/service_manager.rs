@@ -16,6 +16,12 @@ pub(super) fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
+/// The start waits for storage, and takes this much longer at least.
+pub(super) fn waiting(status: &str, more: Duration) {
+    let more = u32::try_from(more.as_micros()).unwrap_or(u32::MAX);
+    tell(&[NotifyState::ExtendTimeoutUsec(more), NotifyState::Status(status)]);
+}
+
 /// The daemon reads its configuration again.
 pub(super) fn reloading() {
     // Without the time, systemd 253 and later would fail the reload.

@@ -13,10 +13,10 @@ use super::super::raw;
 use super::super::resolved::{AclEntry, Auth, AuthMethods, Chap, MappedLun, Portal, Target};
 use super::super::secret;
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
-use super::Environment;
 use super::hyperscsi_groups::level;
 use super::limits;
 use super::luns::TargetLuns;
+use super::{Environment, read_file};
 
 /// The groups of initiators by name.
 pub(super) type Groups = BTreeMap<String, Vec<NamePattern>>;
@@ -236,10 +236,8 @@ pub(super) fn auth(written: raw::Auth, environment: &Environment, report: &mut C
         return Auth::None;
     }
     let records = password_file.as_ref().map(|at| {
-        let path = environment.absolute(&at.value);
-        let file = secret::password_records(&path);
-        let file = file.and_then(|file| environment.expect_open_to_service(&path).map(|()| file));
-        file.map(Arc::new).map_err(|why| report.error(&at.span, why)).ok()
+        let file = read_file(at, environment, report, secret::password_records);
+        file.map(Arc::new)
     });
     let no_chap = [&user, &secret, &mutual_user, &mutual_secret].iter().all(|at| at.is_none())
         && secret_file.is_none()
@@ -333,11 +331,7 @@ fn read_secret(
             report.error(&inline.span, format!("give \"{key}_file\" or \"{key}\", not both"));
             return None;
         }
-        (Some(file), None) => {
-            let path = environment.absolute(&file.value);
-            let secret = secret::from_file(&path);
-            (secret.and_then(|secret| environment.expect_open_to_service(&path).map(|()| secret)), file.span)
-        }
+        (Some(file), None) => return read_file(&file, environment, report, secret::from_file),
         (None, Some(inline)) => {
             check_inline(key, &inline.span, environment, report);
             (secret::check(inline.value.as_bytes()), inline.span)

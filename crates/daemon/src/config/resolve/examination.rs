@@ -140,7 +140,7 @@ fn silent_medium(lun: &raw::Lun, path: &Path, span: &SourceSpan, is_known: bool)
     if is_kind(lun, "changer") && !is_known {
         // Without its library the numbers of its drives, and of the LUNs after them, are unknown.
         let mut finding = Finding::default();
-        finding.report.medium_error(span, format!("{} does not answer", path.display()));
+        finding.report.silent_library(path, span);
         return finding;
     }
     silent(path, span)

@@ -6,6 +6,7 @@ use super::super::resolved::Http;
 use super::super::secret;
 use super::super::source_span::{ConfigReport, SourceSpan};
 use super::portals::{TlsFiles, parse_listen, tls};
+use super::read_file;
 
 /// The port that the HTTP server listens on if `listen` names none.
 const PORT: u16 = 9260;
@@ -15,12 +16,8 @@ pub(super) fn resolve(
     environment: &Environment,
     report: &mut ConfigReport,
 ) -> Option<Http> {
-    let tokens = written.token_file.as_ref().and_then(|at| {
-        let path = environment.absolute(&at.value);
-        let tokens = secret::http_tokens(&path);
-        let tokens = tokens.and_then(|tokens| environment.expect_open_to_service(&path).map(|()| tokens));
-        tokens.map_err(|why| report.error(&at.span, why)).ok()
-    });
+    let tokens = written.token_file.as_ref();
+    let tokens = tokens.and_then(|at| read_file(at, environment, report, secret::http_tokens));
     let files = TlsFiles {
         certificate: written.tls_certificate.as_ref(),
         key: written.tls_key.as_ref(),

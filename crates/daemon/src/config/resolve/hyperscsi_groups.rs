@@ -9,7 +9,7 @@ use super::super::raw;
 use super::super::resolved::{GROUPS_MAX, Group, GroupSet, HyperScsiService, MappedLun, Portal, Target};
 use super::super::secret;
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
-use super::{Environment, at_line};
+use super::{Environment, at_line, read_file};
 
 /// The longest name of an interface (`IFNAMSIZ`, without the terminating zero).
 const INTERFACE_LEN_MAX: usize = 15;
@@ -77,13 +77,10 @@ fn resolve_group(
     environment: &Environment,
     report: &mut ConfigReport,
 ) -> Group {
-    let password = group.password_file.as_ref().and_then(|at| {
-        let path = environment.absolute(&at.value);
-        secret::group_secret(&path, &name)
-            .and_then(|secret| environment.expect_open_to_service(&path).map(|()| secret))
-            .map_err(|why| report.error(&at.span, why))
-            .ok()
-    });
+    let password = group
+        .password_file
+        .as_ref()
+        .and_then(|at| read_file(at, environment, report, |path| secret::group_secret(path, &name)));
     let usual = if group.password_file.is_some() { Level::Integrity } else { Level::None };
     let least = group.protection.as_ref().map_or(usual, |at| level(at.value));
     if let (Some(at), None) = (&group.protection, &group.password_file)

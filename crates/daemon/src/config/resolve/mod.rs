@@ -41,6 +41,7 @@ use super::identity::StateIdentity;
 use super::library_record::ServedLibrary;
 use super::raw;
 use super::resolved::{Auth, Config, ReactorChoice, Target};
+use super::secret::SecretError;
 use super::source_span::{ConfigReport, Located, SourceSpan};
 use crate::log::{Format, Level};
 use crate::os_error;
@@ -150,6 +151,33 @@ impl Environment {
     /// Makes a path absolute, without accessing the file system.
     pub(crate) fn absolute(&self, path: &Path) -> PathBuf {
         self.directory.join(path)
+    }
+}
+
+/// Reads a file that the configuration names. The report says why it cannot be used; nobody waits again for a
+/// directory that did not answer.
+fn read_file<T>(
+    at: &Located<PathBuf>,
+    environment: &Environment,
+    report: &mut ConfigReport,
+    read: impl FnOnce(&Path) -> Result<T, SecretError>,
+) -> Option<T> {
+    let path = environment.absolute(&at.value);
+    let read = match report.awaits_directory_of(&path) {
+        true => Err(SecretError::Silent(path.clone())),
+        false => read(&path),
+    };
+    let read = read.and_then(|read| Ok(environment.expect_open_to_service(&path).map(|()| read)?));
+    match read {
+        Ok(read) => Some(read),
+        Err(SecretError::Silent(_)) => {
+            report.silent_file(&path, &at.span);
+            None
+        }
+        Err(SecretError::Wrong(why)) => {
+            report.error(&at.span, why);
+            None
+        }
     }
 }
 

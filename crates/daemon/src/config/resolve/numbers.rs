@@ -57,7 +57,7 @@ impl Numbering {
         // Without this, an unreadable library would give its drives' numbers to other disks.
         if own.is_none() && self.unknown_from.is_some_and(|from| number >= from) {
             let why = "the number of this LUN depends on the drives of a library that cannot be read; set its \"lun\"";
-            report.error(&lun.span, why);
+            report.unknown_number(&lun.span, why);
         }
         self.warn_of_flat(number, lun.lun.as_ref().map_or(&lun.span, |at| &at.span), report);
         self.used.insert(number);

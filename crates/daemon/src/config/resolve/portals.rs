@@ -10,8 +10,9 @@ use super::super::Environment;
 use super::super::names::check_label;
 use super::super::raw;
 use super::super::resolved::{Announced, Auth, Portal, Target};
+use super::super::secret;
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
-use super::at_line;
+use super::{at_line, read_file};
 
 /// The TCP port that IANA assigned to iSCSI (RFC 7143 §15).
 pub(crate) const PORT: u16 = 3260;
@@ -177,13 +178,19 @@ pub(super) fn tls(
             return None;
         }
     };
-    if let Err(why) = environment.expect_open_to_service(&environment.absolute(&key.value)) {
+    let path = |at: &Located<PathBuf>| environment.absolute(&at.value);
+    let (its_key, authority) = (path(key), files.client_authority.map(path));
+    let settings = read_file(certificate, environment, report, |path| {
+        let (of, its_key, authority) = (path.to_owned(), its_key.clone(), authority.clone());
+        secret::unless_silent(path, move || {
+            let settings = ServerSettings::read(&of, &its_key, authority.as_deref());
+            settings.map_err(|why| why.to_string().into())
+        })
+    })?;
+    if let Err(why) = environment.expect_open_to_service(&its_key) {
         report.error(&key.span, why);
     }
-    let path = |at: &Located<PathBuf>| environment.absolute(&at.value);
-    let authority = files.client_authority.map(path);
-    let settings = ServerSettings::read(&path(certificate), &path(key), authority.as_deref());
-    settings.map_err(|why| report.error(&certificate.span, why.to_string())).ok()
+    Some(settings)
 }
 
 fn listen_address(

@@ -88,8 +88,8 @@ impl AuditLog {
         Self(Arc::new(AuditFile { path, writing: Mutex::new(()), waiting: AtomicUsize::new(0) }))
     }
 
-    /// Appends an entry, and makes it durable. If that fails or takes long, the log of the daemon says so: the
-    /// operator's work goes on.
+    /// Appends an entry, and makes it durable. If that fails or takes long, the log of the daemon says so:
+    /// the operator's work goes on.
     pub(super) fn record(&self, entry: &AuditEntry<'_>) {
         let line = line_of(entry);
         self.write(move |file| {

@@ -71,7 +71,7 @@ const DRAIN_LOOK: Duration = Duration::from_millis(20);
 
 /// How long a connection may take to accept the last bytes sent to it.
 const CLOSE_MAX: Duration = Duration::from_millis(500);
-/// How long the stop waits until the served files are durable, all together.
+/// How long the stop waits until the served files are durable, all together, and for the state directory.
 const SYNC_MAX: Duration = Duration::from_secs(30);
 
 /// A running daemon.
@@ -326,7 +326,6 @@ impl Daemon {
     fn store_bindings(&mut self) {
         self.store_bindings_within(ANSWER_MAX);
     }
-
     fn store_bindings_within(&mut self, within: Duration) {
         let stored = self.bindings.store(&self.reactors, &self.ids, &self.disks, (&self.state, within));
         self.store_bindings_at = (!stored).then(|| Instant::now() + RETRY_DELAY);

@@ -32,8 +32,8 @@ pub(super) struct FirstReading<'s> {
 }
 
 impl FirstReading<'_> {
-    /// Reads the configuration, and waits for what it needs. That media are not there is a warning if LUNs may
-    /// wait for them.
+    /// Reads the configuration, and waits for what it needs. That media are not there is a warning if LUNs
+    /// may wait for them.
     ///
     /// # Errors
     /// The configuration has mistakes, storage is not there and the daemon may not wait for it, or a signal

@@ -3,9 +3,9 @@
 //! Some were not there when the daemon started: a device that the system makes later, a file system that is
 //! mounted later, with the medium or with its secret, a server that starts later. A thread for each tries to
 //! open it, so that a server or a file system that does not answer delays no other medium. The main thread
-//! serves what they find, after the checks of a start. A file is created here only on the file system that was
-//! mounted at its path when it did not answer: a mount point can appear before its file system is mounted. Nor
-//! is a file served while somebody still restores it.
+//! serves what they find, after the checks of a start. A file is created here only on the file system that
+//! was mounted at its path when it did not answer: a mount point can appear before its file system is
+//! mounted. Nor is a file served while somebody still restores it.
 //!
 //! Others are open, and become LUKS2 images if they are blank. A thread for each reads it, which can take
 //! hours. It keeps the lock of the medium, so that no other targe writes to it meanwhile.

@@ -2,11 +2,11 @@
 //!
 //! A medium that takes longer to be opened (a file of many GB that is made durable or filled with zeros, a
 //! file system that hangs) does not hold up the change: it is late, and its thread passes it to the main
-//! thread when it is open. If the change is not applied, the thread undoes what it has done. A file that takes
-//! longer to be enlarged is served: the change is refused, and the thread undoes its work. As long as a thread
-//! works on a medium, nobody else opens, enlarges or measures it.
+//! thread when it is open. If the change is not applied, the thread undoes what it has done. A file that
+//! takes longer to be enlarged is served: the change is refused, and the thread undoes its work. As long as a
+//! thread works on a medium, nobody else opens, enlarges or measures it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use target::units::UnitId;
 
 use super::Daemon;
 use super::first_media::{DirectoryId, directory, expect_same_place};
+use super::late::{LIBRARY_IS_LATE, MUST_BE_READ};
 use super::units::{NumberedUnit, UnreadMedia, apart, load_units, open_media};
 use crate::answers::{self, ANSWER_MAX, Wait};
 use crate::config::Unit;
@@ -85,6 +86,28 @@ impl Drop for ProvisionalFiles {
 
 /// What was opened of media, and which are still being opened.
 pub(super) type OpenedUnits = (Vec<Option<OpenMedium>>, Vec<SlowOpening>);
+
+/// The media of new units.
+#[derive(Default)]
+pub(super) struct NewMedia {
+    /// What each reactor serves.
+    pub(super) fresh: Vec<Vec<NewUnit>>,
+    /// The media that must be read before they can be served.
+    pub(super) unread: UnreadMedia,
+    /// The media that are still being opened.
+    pub(super) slow: Vec<SlowOpening>,
+    /// The new drives of libraries that are late.
+    pub(super) awaiting: Vec<UnitId>,
+}
+
+impl NewMedia {
+    /// Returns the units that are not ready yet, and why.
+    pub(super) fn not_ready(&self) -> impl Iterator<Item = (UnitId, &str)> {
+        let unread = self.unread.iter().map(|(id, _)| (*id, MUST_BE_READ));
+        let slow = self.slow.iter().map(|slow| (slow.unit(), STILL_OPENED));
+        unread.chain(slow).chain(self.awaiting.iter().map(|id| (*id, LIBRARY_IS_LATE)))
+    }
+}
 
 /// A medium that a thread still opens for a change. Dropping this abandons it.
 #[derive(Debug)]
@@ -280,9 +303,31 @@ impl WorkedOn {
 }
 
 impl Daemon {
+    /// Opens the media of the units that a configuration adds.
+    pub(super) fn open_new_units(
+        &mut self,
+        runtime: &RuntimeConfig,
+        provisional: &mut ProvisionalFiles,
+    ) -> Result<NewMedia, String> {
+        let mut media = NewMedia::default();
+        for index in 0..self.reactors.len() {
+            let known: BTreeSet<UnitId> = self.runtime.units(index).map(|(id, ..)| id).collect();
+            let new = runtime.units(index).filter(|(id, ..)| !known.contains(id));
+            let (late, new): (Vec<_>, Vec<_>) =
+                new.partition(|(_, _, unit)| self.shared.late.awaits_library(unit));
+            media.awaiting.extend(late.into_iter().map(|(id, ..)| id));
+            let opened = self.open_units(&new, provisional);
+            let (ready, unread, slow) = opened.map_err(|error| error.to_string())?;
+            media.fresh.push(ready);
+            media.unread.extend(unread);
+            media.slow.extend(slow);
+        }
+        Ok(media)
+    }
+
     /// Opens the media of new units, and loads the persistent state of the units. Media that must be read
     /// before they can be served, and media that take long to be opened, are returned apart.
-    pub(super) fn open_units(
+    fn open_units(
         &mut self,
         units: &[NumberedUnit],
         provisional: &mut ProvisionalFiles,

@@ -17,8 +17,7 @@ use serde_json::Value;
 use shard::losses::{SessionLoss, WithheldLun};
 use target::units::UnitId;
 
-use super::bounded::{ProvisionalFiles, STILL_OPENED, SlowOpening};
-use super::late::{LIBRARY_IS_LATE, MUST_BE_READ};
+use super::bounded::{NewMedia, ProvisionalFiles};
 use super::reload::{kept_units, refuse_replaced_media, refuse_switched_tls, without_restart_changes};
 use super::silent::{NO_ANSWER, SilentPaths, is_silent, silent_among};
 use super::{CLOSE_WAIT, DRAIN_LOOK, Daemon, Port, PortalListener, log_listening, open_ports};
@@ -37,10 +36,8 @@ use crate::serve::changes::{
 use crate::serve::daemon_event::{ChangeRequest, ReloadRequest};
 use crate::serve::discs::NewDisc;
 use crate::serve::disk::ComparedDisk;
-use crate::serve::late_media::UnreadMedium;
 use crate::serve::media::growth;
 use crate::serve::placement::{self, Owners, Placement};
-use crate::serve::reactor_shard::NewUnit;
 use crate::serve::reactors::{closing_media, session_losses};
 use crate::serve::runtime_config::RuntimeConfig;
 use crate::serve::{ServeError, core_dumps, served_size, service_manager};
@@ -68,28 +65,6 @@ struct Prepared {
     silent: SilentPaths,
     /// Undoes the changes of the file system, unless the change is committed.
     provisional: ProvisionalFiles,
-}
-
-/// The media of new units.
-#[derive(Default)]
-struct NewMedia {
-    /// What each reactor serves.
-    fresh: Vec<Vec<NewUnit>>,
-    /// The media that must be read before they can be served.
-    unread: Vec<(UnitId, UnreadMedium)>,
-    /// The media that are still being opened.
-    slow: Vec<SlowOpening>,
-    /// The new drives of libraries that are late.
-    awaiting: Vec<UnitId>,
-}
-
-impl NewMedia {
-    /// Returns the units that are not ready yet, and why.
-    fn not_ready(&self) -> impl Iterator<Item = (UnitId, &str)> {
-        let unread = self.unread.iter().map(|(id, _)| (*id, MUST_BE_READ));
-        let slow = self.slow.iter().map(|slow| (slow.unit(), STILL_OPENED));
-        unread.chain(slow).chain(self.awaiting.iter().map(|id| (*id, LIBRARY_IS_LATE)))
-    }
 }
 
 impl Daemon {
@@ -469,28 +444,6 @@ impl Daemon {
             silent,
             provisional,
         })
-    }
-
-    /// Opens the media of the units that a configuration adds.
-    fn open_new_units(
-        &mut self,
-        runtime: &RuntimeConfig,
-        provisional: &mut ProvisionalFiles,
-    ) -> Result<NewMedia, String> {
-        let mut media = NewMedia::default();
-        for index in 0..self.reactors.len() {
-            let known: BTreeSet<UnitId> = self.runtime.units(index).map(|(id, ..)| id).collect();
-            let new = runtime.units(index).filter(|(id, ..)| !known.contains(id));
-            let (late, new): (Vec<_>, Vec<_>) =
-                new.partition(|(_, _, unit)| self.shared.late.awaits_library(unit));
-            media.awaiting.extend(late.into_iter().map(|(id, ..)| id));
-            let opened = self.open_units(&new, provisional);
-            let (ready, unread, slow) = opened.map_err(|error| error.to_string())?;
-            media.fresh.push(ready);
-            media.unread.extend(unread);
-            media.slow.extend(slow);
-        }
-        Ok(media)
     }
 
     /// Applies a prepared configuration; returns what changed, and which units are not served all the same.

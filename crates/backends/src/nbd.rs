@@ -115,10 +115,15 @@ pub(crate) fn connect_unix(path: &str, deadline: Instant) -> io::Result<OwnedFd>
     }
 }
 
+/// Connects to the first address that answers. One that does not answer leaves the others their share of the
+/// time.
 fn connect_tcp(addresses: impl Iterator<Item = SocketAddr>, deadline: Instant) -> io::Result<OwnedFd> {
     let mut failure = io::Error::from(ErrorKind::NotFound);
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, left(deadline)?) {
+    let addresses: Vec<SocketAddr> = addresses.collect();
+    for (address, waiting) in
+        addresses.iter().zip((1..=u32::try_from(addresses.len()).unwrap_or(u32::MAX)).rev())
+    {
+        match TcpStream::connect_timeout(address, left(deadline)? / waiting) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
                 detect_lost_host(&stream)?;

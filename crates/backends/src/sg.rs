@@ -132,6 +132,15 @@ pub enum SgError {
         /// The node.
         path: PathBuf,
     },
+    /// The device has neither a serial number nor designators.
+    #[error(
+        "{path} has neither a serial number nor designators, so it may be another device than the one that was served \
+         before: a restart of targe serves it"
+    )]
+    Unnamed {
+        /// The node.
+        path: PathBuf,
+    },
     /// The device does not answer.
     #[error("{path} does not answer")]
     Query {
@@ -145,7 +154,10 @@ pub enum SgError {
 impl SgError {
     /// Returns whether a process answers, and its device cannot be used as it is.
     pub const fn is_unusable(&self) -> bool {
-        matches!(self, Self::AnotherDevice { .. } | Self::Left { .. } | Self::NoDevice { .. })
+        matches!(
+            self,
+            Self::AnotherDevice { .. } | Self::Unnamed { .. } | Self::Left { .. } | Self::NoDevice { .. }
+        )
     }
 
     /// Returns whether a process cannot be reached or does not answer, so that it may answer later.
@@ -292,6 +304,18 @@ pub(crate) fn names(device: &mut Device, patience: Duration) -> io::Result<Vec<V
             })
         })
         .collect()
+}
+
+/// Checks that a device which has come back is the one that was served before.
+pub(crate) fn check_same(path: &Path, served: &[Vec<u8>], found: &[Vec<u8>]) -> Result<(), SgError> {
+    if found != served {
+        return Err(SgError::AnotherDevice { path: path.to_owned() });
+    }
+    // Devices of one model have the same INQUIRY data.
+    match found {
+        [_, names @ ..] if names.iter().any(|name| !name.is_empty()) => Ok(()),
+        _ => Err(SgError::Unnamed { path: path.to_owned() }),
+    }
 }
 
 /// Asks a device for the length of its blocks. `None` if it has no medium, or does not say.

@@ -225,6 +225,13 @@ impl DeviceServer {
         if asc == RESET_OCCURRED && core::mem::take(&mut pass_through.expects_reset_report) {
             return true;
         }
+        if asc == RESET_OCCURRED {
+            // The device has forgotten that hosts prevent the removal of its medium (SPC-4 §6.18). They are told
+            // of the reset, and the next one that prevents it asks the device again.
+            pass_through.prevents = false;
+            pass_through.has_confirmed_prevention = false;
+            self.spc.removal.reset();
+        }
         self.nexuses.establish_ua_of_device(sense, told);
         false
     }

@@ -5,6 +5,9 @@
 //! standard says, if the process has one: it executes what it had not ended, and nothing twice. Without one
 //! they end, because nobody knows whether they were executed.
 //!
+//! A process that goes on with commands cannot be asked first which device it has. So it gets no other command
+//! before these have ended and it was asked, over a connection of its own.
+//!
 //! A command that ends here while the process lives may still be executed there, and a later one must not
 //! overtake it: the process has to close the connection first.
 
@@ -26,7 +29,7 @@ use store::api::DeviceInfo;
 use virtio::scsi::{COMMAND_LEN_MAX, DATA_LEN_MAX, ScsiData, ScsiQueue, ScsiReply, ScsiResponse};
 
 use self::start::{Fresh, Link, Region, open_link};
-use super::{Device, MovedSg, OpenSg, SgError, block_len, did, has_blocks, names};
+use super::{Device, MovedSg, OpenSg, SgError, block_len, check_same, did, has_blocks, names};
 use crate::vhost_user::VhostUserError;
 
 /// How long an attempt to connect and to negotiate may take.
@@ -90,6 +93,7 @@ impl ScsiSpec {
             queue,
             region,
             link,
+            unverified: false,
             leaving: None,
             commands: VecDeque::new(),
             replies: VecDeque::new(),
@@ -150,6 +154,8 @@ pub(crate) struct ScsiDevice {
     queue: ScsiQueue,
     region: Option<Region>,
     link: Option<Link>,
+    /// Whether the connection only goes on with commands: the process was not asked yet which device it has.
+    unverified: bool,
     /// The connection to a process that may still execute commands which have ended here. There is no other
     /// one until the process closes it.
     leaving: Option<Link>,
@@ -283,7 +289,12 @@ impl ScsiDevice {
 
     fn next_deadline(&self) -> Option<Instant> {
         if self.link.is_some() {
-            return self.commands.iter().filter_map(Command::deadline).min();
+            return self
+                .commands
+                .iter()
+                .filter(|command| command.is_sent)
+                .filter_map(Command::deadline)
+                .min();
         }
         let Outage { since, retry_at, given_up, .. } = self.outage?;
         let limit = self.spec.patience.filter(|_| !given_up).and_then(|limit| since.checked_add(limit));
@@ -293,7 +304,13 @@ impl ScsiDevice {
 
     fn pass_deadlines(&mut self, now: Instant) {
         if self.link.is_some() {
-            if self.commands.iter().filter_map(Command::deadline).any(|at| at <= now) {
+            if self
+                .commands
+                .iter()
+                .filter(|command| command.is_sent)
+                .filter_map(Command::deadline)
+                .any(|at| at <= now)
+            {
                 // Nothing aborts a command: the connection does.
                 self.broken(&"the process did not answer a command in time", did::TIME_OUT);
             }
@@ -329,6 +346,7 @@ impl ScsiDevice {
             None => self.begin_again(),
         };
         match result {
+            Ok(()) if self.unverified => {}
             Ok(()) => {
                 self.news.push_back(Ok(()));
                 self.send();
@@ -359,7 +377,7 @@ impl ScsiDevice {
                 return Err(error.into());
             }
         };
-        self.link = Some(link);
+        (self.link, self.unverified) = (Some(link), true);
         if let Some(outage) = &mut self.outage {
             outage.given_up = false;
             let away = outage.lost_at.elapsed();
@@ -374,8 +392,10 @@ impl ScsiDevice {
     /// Begins with an empty queue, if it is still the same device.
     fn begin_again(&mut self) -> Result<(), SgError> {
         let (device, names) = self.spec.connect()?;
-        if names != self.names {
-            return Err(SgError::AnotherDevice { path: self.spec.path.clone() });
+        // Another process of targe served it a moment ago, and has closed its connection only now.
+        let is_handed_over = self.outage.is_some_and(|outage| !outage.is_told);
+        if !is_handed_over || names != self.names {
+            check_same(&self.spec.path, &self.names, &names)?;
         }
         (self.link, self.queue, self.region) = (device.link, device.queue, device.region);
         self.outage = None;
@@ -390,7 +410,7 @@ impl ScsiDevice {
 
     /// Sends the commands that were not sent.
     fn send(&mut self) {
-        let Some(link) = &self.link else { return };
+        let Some(link) = self.link.as_ref().filter(|_| !self.unverified) else { return };
         let len_max = to_usize(self.queue.data_len_max());
         if self.commands.iter().any(|command| command.len() > len_max) {
             // The process was replaced by one that takes less.
@@ -430,9 +450,26 @@ impl ScsiDevice {
         while self.link.is_some() || self.region.is_some() {
             match self.queue.next_reply() {
                 Ok(None) if is_removed => self.removed(),
-                Ok(None) => return,
+                Ok(None) => return self.verify(),
                 Ok(Some(reply)) => is_removed |= self.take(&reply),
                 Err(error) => self.broken(&error, did::TRANSPORT_DISRUPTED),
+            }
+        }
+    }
+
+    /// Ends a connection that has gone on with commands, when all of them have ended: the next one begins with
+    /// the question which device the process has.
+    fn verify(&mut self) {
+        if self.unverified && !self.commands.iter().any(|command| command.is_sent) {
+            let outage = self.outage;
+            if let Some(link) = self.lost() {
+                self.leave(link);
+            }
+            // The process is here. It is asked as soon as it has closed the connection.
+            if let Some(since) = outage.map(|outage| outage.since)
+                && let Some(outage) = &mut self.outage
+            {
+                (outage.since, outage.retry_at) = (since, outage.lost_at);
             }
         }
     }
@@ -452,7 +489,8 @@ impl ScsiDevice {
         (ended.status, ended.transferred) = (reply.status, reply.transferred);
         ended.sense.clone_from(&reply.sense);
         if self.link.is_some() {
-            (self.delay, self.outage) = (RETRY_FIRST, None);
+            self.delay = RETRY_FIRST;
+            self.outage = self.outage.filter(|_| self.unverified);
         }
         // An INQUIRY that fails has no data.
         let is_absent = |bufs: &[Buf]| {
@@ -519,6 +557,7 @@ impl ScsiDevice {
 
     fn lost(&mut self) -> Option<Link> {
         let link = self.link.take()?;
+        self.unverified = false;
         let lost_at = Instant::now();
         let since = self.outage.map_or(lost_at, |outage| outage.since);
         let retry_at = lost_at + self.next_delay();

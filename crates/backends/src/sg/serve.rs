@@ -14,7 +14,7 @@ use store::api::{
     OpOutput, Transfer,
 };
 
-use super::{Device, MovedSg, OpenSg, SgError, SgSpec};
+use super::{Device, MovedSg, OpenSg, SgError, SgSpec, check_same};
 use crate::errno_map;
 use crate::store::BUF_LEN_MAX;
 
@@ -288,8 +288,8 @@ impl Server {
             None => {}
         }
         let opened = spec.open().and_then(|opened| {
-            let is_same = opened.names == self.names;
-            if is_same { Ok(opened.device) } else { Err(SgError::AnotherDevice { path: spec.path.clone() }) }
+            check_same(&spec.path, &self.names, &opened.names)?;
+            Ok(opened.device)
         });
         let result = opened.map(|device| {
             *self.shared.locked() = device.locked();

@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::thread::JoinHandle;
 
 use base::int_cast::to_u64;
@@ -406,6 +407,51 @@ fn another_device_at_the_socket_gets_no_commands() {
     let news = news(&mut device);
     assert!(news[0].contains("its process has ended") && news[1].contains("is not the device"), "{news:?}");
     assert_eq!(news[2..], ["back"]);
+}
+
+#[test]
+fn a_process_that_goes_on_with_commands_gets_no_other_one_before_it_was_asked_who_it_is() {
+    let rig = Rig::new("unverified");
+    let (mut device, mut connection) = rig.open();
+    device.submit(command(7, 300_000)).unwrap();
+    let head = connection.next();
+    rig.die(&mut device, connection);
+    let mut connection = rig.attempt(&mut device, RESUMED);
+    device.submit(command(8, 300_000)).unwrap();
+    connection.end(head, 0);
+    assert_eq!(ended(&mut device), (7, 0));
+    assert_eq!(connection.socket.read(&mut [0; 1]).unwrap(), 0, "the process is told to leave");
+    let ring = queue_at(to_usize(LAST_QUEUE)) + ring::AVAILABLE;
+    assert_eq!(u16::from_le_bytes(connection.get(ring + 2)), connection.base + 1, "a command that waits");
+    drop(connection);
+    device.wait(None);
+    rig.attempt(&mut device, Behaviour { name: 2, ..FRESH });
+    assert!(!device.is_connected() && device.in_flight() == 1);
+    let mut connection = rig.attempt(&mut device, FRESH);
+    let head = connection.next();
+    connection.end(head, 0);
+    assert_eq!(ended(&mut device), (8, 0));
+    let news = news(&mut device);
+    assert!(news[0].contains("its process has ended") && news[1].contains("is not the device"), "{news:?}");
+    assert_eq!(news[2..], ["back"]);
+}
+
+#[test]
+fn a_device_without_names_is_not_taken_for_the_one_that_was_served() {
+    let [inquiry, name, none] = [vec![3; 36], vec![1], Vec::new()];
+    let names =
+        |serial: &Vec<u8>, designators: &Vec<u8>| vec![inquiry.clone(), serial.clone(), designators.clone()];
+    let path = Path::new("/run/scsi.sock");
+    for (served, found, why) in [
+        (names(&name, &none), names(&name, &none), None),
+        (names(&none, &name), names(&none, &name), None),
+        (names(&none, &name), names(&name, &none), Some("is not the device that was served before")),
+        (names(&none, &none), names(&none, &none), Some("neither a serial number nor designators")),
+    ] {
+        let result = super::super::check_same(path, &served, &found).map_err(|error| error.to_string());
+        assert_eq!(result.is_err(), why.is_some(), "{result:?}");
+        assert!(result.err().zip(why).is_none_or(|(told, why)| told.contains(why)));
+    }
 }
 
 #[test]

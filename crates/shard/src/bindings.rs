@@ -115,3 +115,16 @@ fn name_of(config: &ShardConfig, target: &TargetConfig, port: RelativePort) -> O
     let portal = config.portals.iter().find(|portal| portal.id == *id)?;
     Some(TargetPortName::PortalGroup(portal.group))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_known_by_the_name_of_its_initiator_and_by_its_isid() {
+        let id = InitiatorPort::iscsi_port("iqn.a", [1; 6]).unwrap().encode();
+        assert!(is_port_of(&id, "iqn.a", None) && is_port_of(&id, "iqn.a", Some([1; 6])));
+        assert!(!is_port_of(&id, "iqn.a", Some([2; 6])) && !is_port_of(&id, "iqn.b", None));
+        assert!(!is_port_of(&[], "iqn.a", None));
+    }
+}

@@ -300,6 +300,7 @@ fn matches_pattern(pattern: &str, text: &str) -> bool {
 mod tests {
     use super::*;
     use alloc::vec;
+    use iscsi::chap::Secret;
 
     #[test]
     fn patterns_match_with_stars_anywhere() {
@@ -362,5 +363,31 @@ mod tests {
         assert_eq!(target.luns_of("iqn.a:b"), own);
         assert!(matches!(target.admit("iqn.b:a"), Admission::Refused));
         assert!(target.luns_of("iqn.b:a").is_empty());
+    }
+
+    #[test]
+    fn a_row_has_its_own_authentication_and_quota() {
+        let own = AuthConfig {
+            users: vec![Credentials {
+                name: "me".into(),
+                secret: Secret::new(b"correct-horse-battery").unwrap(),
+            }],
+            ..AuthConfig::default()
+        };
+        let quota = InitiatorQuota { sessions_max: Some(2), ..InitiatorQuota::default() };
+        let row = |pattern: &str, auth| InitiatorEntry { pattern: pattern.into(), luns: None, auth, quota };
+        let target = target(vec![row("iqn.a", Some(own)), row("iqn.b", None)]);
+        let users = |initiator| target.auth_of(initiator).users.len();
+        assert_eq!((users("iqn.a"), users("iqn.b"), users("iqn.c")), (1, 0, 0));
+        assert_eq!((target.quota_of("iqn.b"), target.quota_of("iqn.c")), (quota, InitiatorQuota::default()));
+    }
+
+    #[test]
+    fn each_group_has_its_own_port_and_others_have_none() {
+        let group = |name: &str| GroupName::new(name).unwrap();
+        let mut target = target(vec![]);
+        target.groups = vec![(group("red"), RelativePort(7)), (group("blue"), RelativePort(8))];
+        let ports = ["red", "blue", "green"].map(|name| target.port_of(&group(name)));
+        assert_eq!(ports, [Some(RelativePort(7)), Some(RelativePort(8)), None]);
     }
 }

@@ -269,3 +269,17 @@ impl Shard {
         reports.into_iter().for_each(|report| self.push_event(report));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_level_counts() {
+        let of_bits = |bits| highest(Levels::from_bits(bits).unwrap());
+        assert_eq!(of_bits(0b001), Level::None);
+        assert_eq!(of_bits(0b011), Level::Integrity);
+        assert_eq!(of_bits(0b110), Level::Encrypt);
+        assert_eq!(highest(Levels::ALL), Level::Encrypt);
+    }
+}

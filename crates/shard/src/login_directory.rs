@@ -214,3 +214,6 @@ impl Directory for LoginDirectory<'_> {
         self.config.listed(self.config.target_by_name(name)?, via, initiator)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -216,3 +216,11 @@ fn random_changes_are_those_of_a_model() {
         assert_eq!(Library::decode(&library.encode()).as_ref(), Ok(&library));
     }
 }
+
+#[test]
+fn a_motion_to_the_same_element_changes_nothing() {
+    let mut moved = library();
+    moved.move_cartridge(Element::Slot(1), Element::Slot(1)).unwrap();
+    assert_eq!(moved, library());
+    assert_eq!(moved.move_cartridge(Element::Slot(2), Element::Slot(2)), Err(LibraryError::Empty));
+}

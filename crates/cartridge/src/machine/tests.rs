@@ -381,6 +381,20 @@ fn partitions_are_apart_and_a_format_blanks_them() {
 }
 
 #[test]
+fn a_format_is_counted_and_changes_the_volume() {
+    let mut deck = loaded();
+    let mut counts = Vec::new();
+    for _ in 0..2 {
+        for id in [0x0007, 0x0009] {
+            let value = deck.cartridge.attribute(0, id).unwrap().value;
+            counts.push(value.iter().fold(0_u64, |all, byte| all << 8 | u64::from(*byte)));
+        }
+        deck.run(Command::Format { partitions: vec![8 << 20, 8 << 20, 8 << 20] }).unwrap();
+    }
+    assert_eq!([counts[2] - counts[0], counts[3] - counts[1]], [1, 1]);
+}
+
+#[test]
 fn a_full_partition_warns_first_and_loses_nothing() {
     let mut deck = deck_of(&Blank { capacity: (20 << 20) + 777, ..blank() });
     deck.load();

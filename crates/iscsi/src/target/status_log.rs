@@ -149,7 +149,12 @@ impl LoggedStatus {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+    use alloc::vec::Vec;
+
     use super::*;
+    use crate::pdu::nop_in::NopIn;
+    use crate::pdu::{Itt, TargetSn};
 
     #[test]
     fn what_is_acknowledged_is_forgotten_across_the_wrap() {
@@ -174,5 +179,34 @@ mod tests {
             unacked.request_resend(StatSn(at % 20), 1);
         }
         assert!(unacked.resend_runs.len() <= MAX_RESEND_RUNS);
+    }
+
+    #[test]
+    fn what_was_acknowledged_meanwhile_is_not_sent_again_and_the_rest_is_once() {
+        let mut unacked = StatusLog::new(StatSn(u32::MAX - 1));
+        (0..6).for_each(|_| unacked.push(LoggedStatus::Nothing));
+        unacked.request_resend(StatSn(u32::MAX - 1), 4);
+        unacked.request_resend(StatSn(u32::MAX), 1);
+        while unacked.pop_before(StatSn(0)).is_some() {}
+        let again: Vec<_> = core::iter::from_fn(|| unacked.take_resend()).collect();
+        assert_eq!(again, [StatSn(0), StatSn(1)]);
+        assert!(!unacked.has_resends());
+    }
+
+    #[test]
+    fn a_log_is_full_of_statuses_or_of_their_data() {
+        let control = |len: usize| {
+            let pong = NopIn { lun: 0, itt: Itt(1), ttt: Ttt::NONE, sn: TargetSn::default() };
+            LoggedStatus::Control(Box::new((Control::NopIn(pong), Body::Text(vec![0; len]))))
+        };
+        let mut unacked = StatusLog::new(StatSn(0));
+        unacked.push(control(MAX_CONTROL_BYTES / 2));
+        assert!(!unacked.is_half_full(8) && !unacked.is_full(8));
+        unacked.push(control(1));
+        assert!(unacked.is_half_full(8) && !unacked.is_full(8));
+        unacked.push(control(MAX_CONTROL_BYTES / 2 - 1));
+        assert!(unacked.is_full(8));
+        while unacked.pop_before(StatSn(2)).is_some() {}
+        assert!(!unacked.is_half_full(8) && unacked.is_half_full(2) && unacked.is_full(1));
     }
 }

@@ -285,4 +285,14 @@ mod tests {
         assert_eq!(window.receive(CmdSn(5), "e"), CmdSnOrder::InOrder("e"));
         assert_eq!(window.next_in_order(), Some("f"));
     }
+
+    #[test]
+    fn a_resumed_window_has_granted_at_most_the_deepest() {
+        let resumed =
+            |granted| Window::<()>::resumed(CmdSn(u32::MAX), CmdSn(u32::MAX).plus(granted).minus(1), 8);
+        for granted in [0, 1, 8, MAX_DEPTH] {
+            assert_eq!(resumed(granted).map(|window| window.granted()), Some(granted));
+        }
+        assert!(resumed(MAX_DEPTH + 1).is_none());
+    }
 }

@@ -448,7 +448,7 @@ fn a_device_without_names_is_not_taken_for_the_one_that_was_served() {
         (names(&none, &name), names(&name, &none), Some("is not the device that was served before")),
         (names(&none, &none), names(&none, &none), Some("neither a serial number nor designators")),
     ] {
-        let result = super::super::check_same(path, &served, &found).map_err(|error| error.to_string());
+        let result = check_same(path, &served, &found).map_err(|error| error.to_string());
         assert_eq!(result.is_err(), why.is_some(), "{result:?}");
         assert!(result.err().zip(why).is_none_or(|(told, why)| told.contains(why)));
     }

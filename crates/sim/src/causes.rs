@@ -146,14 +146,16 @@ impl CauseJudge {
         }
     }
 
-    /// Records that a connection of an initiator was lost. Its tasks may end with it, one after the other: a
-    /// command that waited for one of them may tell of it before the next one ends.
+    /// Records that a connection of an initiator was lost. Its tasks may end with it, all of them at once: one
+    /// unit attention reports them. Only at ErrorRecoveryLevel 2, where immediate commands cannot be
+    /// reassigned, these end at once and the others later.
     pub(crate) fn connection_lost(&mut self, initiator: usize) {
         for unit in 0..self.units {
-            let is_own = |open: &&OpenCommand| (open.initiator, open.unit) == (initiator, unit);
-            let tasks = self.open.values().filter(is_own).count();
+            let is_immediate =
+                |open: &OpenCommand| (open.initiator, open.unit) == (initiator, unit) && open.immediate;
+            let times = if self.open.values().any(is_immediate) { 2 } else { 1 };
             let attentions = self.attentions(initiator, unit);
-            for _ in 0..tasks.max(1) {
+            for _ in 0..times {
                 attentions.expect(Kind::ClearedByTransport, Cause::Connection, Settled::No);
             }
         }

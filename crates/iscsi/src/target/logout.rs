@@ -240,11 +240,9 @@ impl Engine {
             .filter(|(_, task)| pending.covers_task(task) && task.sent_status.is_none() && is_stuck(task))
             .map(|(key, _)| key)
             .collect();
-        for key in stuck {
-            match pending.scope() {
-                LogoutScope::Connection(_) => self.clear_task(key),
-                LogoutScope::Session => self.end_task(key),
-            }
+        match pending.scope() {
+            LogoutScope::Connection(_) => self.clear_tasks(session, &stuck),
+            LogoutScope::Session => stuck.into_iter().for_each(|key| self.end_task(key)),
         }
         let Some(state) = self.sessions.get(session) else {
             self.impossible(Some(session));
@@ -303,28 +301,37 @@ impl Engine {
             .filter(|(_, task)| of.is_none_or(|conn| task.is_on(conn)))
             .map(|(key, _)| key)
             .collect();
-        for key in keys {
-            match of {
-                Some(_) => self.clear_task(key),
-                None => self.end_task(key),
-            }
+        match of {
+            Some(_) => self.clear_tasks(session, &keys),
+            None => keys.into_iter().for_each(|key| self.end_task(key)),
         }
         self.drop_tmfs(session, of);
     }
 
-    /// Ends a task whose response cannot be delivered although its session continues (§11.14.5: implicit
-    /// termination). The layer above is told of it, unless the response was sent.
-    pub(super) fn clear_task(&mut self, key: Key) {
-        let unanswered = self.tasks.get(key).filter(|task| task.sent_status.is_none());
-        let of = unanswered.map(|task| (SessionId(task.session), task.lun));
-        self.end_task(key);
-        if let Some((session, lun)) = of {
+    /// Ends tasks whose responses cannot be delivered although their session continues (§11.14.5: implicit
+    /// termination). The layer above learns once of each logical unit whose tasks were not answered, after
+    /// the end of all of them: a command that waited for one of them could otherwise report the unit
+    /// attention before the next one ends, and another command would report it again.
+    pub(super) fn clear_tasks(&mut self, session: Key, keys: &[Key]) {
+        let mut luns: SmallVec<[u64; 4]> = SmallVec::new();
+        for key in keys {
+            let unanswered = self.tasks.get(*key).filter(|task| task.sent_status.is_none());
+            if let Some(lun) = unanswered.map(|task| task.lun).filter(|lun| !luns.contains(lun)) {
+                luns.push(lun);
+            }
+            self.end_task(*key);
+        }
+        for lun in luns {
             //= rfc7143#section-11.14.5
             //# After the tasks are terminated, the target MUST report a Unit Attention condition on the next
             //# command processed on any connection for each affected I_T_L nexus with the status of CHECK
             //# CONDITION, the ASC/ASCQ value of 47h/7Fh ("SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT"),
             //# etc.; see [SPC3].
-            self.events.push_back(Event::TasksCleared { session, lun, code: [0x47, 0x7f] });
+            self.events.push_back(Event::TasksCleared {
+                session: SessionId(session),
+                lun,
+                code: [0x47, 0x7f],
+            });
         }
     }
 

@@ -90,9 +90,7 @@ impl Engine {
             .filter(|(_, task)| task.allegiance.loss() == Some(loss) && is_over(task))
             .map(|(key, _)| key)
             .collect();
-        for key in keys {
-            self.clear_task(key);
-        }
+        self.clear_tasks(session, &keys);
     }
 
     /// Discards the requests of a session, or of one of its connections, that were received ahead of their

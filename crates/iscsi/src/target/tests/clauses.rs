@@ -1,5 +1,7 @@
 //! Clauses of RFC 7143 that no other test here would miss.
 
+use alloc::vec::Vec;
+
 use base::state_machine::{Action, DisconnectReason};
 use transport::target::Finish;
 use transport::task_management::TmfResult;
@@ -12,12 +14,14 @@ use crate::login::Status;
 use crate::pdu::data_in::DataIn;
 use crate::pdu::nop_in::NopIn;
 use crate::pdu::r2t::R2t;
+use crate::pdu::scsi_command::ScsiCommand;
 use crate::pdu::scsi_response::ScsiResponse;
 use crate::pdu::snack::{Snack, SnackKind};
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::text_response::TextResponse;
 use crate::pdu::{Itt, PduHeader, Ttt};
 use crate::serial::StatSn;
+use crate::target::contract::Event;
 use crate::target::engine::Limits;
 
 #[test]
@@ -246,4 +250,43 @@ fn a_ping_of_the_target_has_no_task_and_no_data() {
     assert_eq!((ping.itt, got.data.len()), (Itt::NONE, 0));
     assert_ne!(ping.ttt, Ttt::NONE);
     assert_eq!(ping.lun, 0);
+}
+
+/// A command that waits for a task of the lost connection reports the unit attention as soon as that task has
+/// ended, if it is established by then. It must not be established again for the other tasks.
+#[test]
+fn all_tasks_of_a_lost_connection_end_before_one_unit_attention_of_each_unit() {
+    //= rfc7143#section-11.14.5
+    //= type=test
+    //# After the tasks are terminated, the target MUST report a Unit Attention condition on the next
+    //# command processed on any connection for each affected I_T_L nexus with the status of CHECK
+    //# CONDITION, the ASC/ASCQ value of 47h/7Fh ("SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT"),
+    //# etc.; see [SPC3].
+    const OTHER_LUN: u64 = 2 << 48;
+    let (mut world, conns, _) = session(0, 2);
+    let mut tasks = Vec::new();
+    for lun in [LUN, OTHER_LUN, LUN, OTHER_LUN, LUN] {
+        let read = ScsiCommand { lun, ..world.read(conns[0], 10) };
+        issue(&mut world, &conns, conns[0], &read, &[]);
+        tasks.push(world.expect_command().task);
+    }
+    // An answered task has its response, and is no cause.
+    world.data_in(tasks[1], 0, &pattern(0, 10));
+    world.finish(tasks[1], Finish::good(10));
+    world.expect::<DataIn>(conns[0]);
+    world.expect::<ScsiResponse>(conns[0]);
+    world.hang_up(conns[0], DisconnectReason::Failed);
+    let mut gone = 0;
+    let mut cleared = Vec::new();
+    while let Some(event) = world.next_event() {
+        match event {
+            Event::TaskGone { .. } => {
+                assert!(cleared.is_empty(), "a task ends after the unit attention");
+                gone += 1;
+            }
+            Event::TasksCleared { lun, .. } => cleared.push(lun),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((gone, cleared), (4, [LUN, OTHER_LUN].to_vec()));
 }

@@ -193,15 +193,14 @@ fn immediate_tasks_end_with_their_connection_and_others_do_not() {
     }
     world.hang_up(conns[0], DisconnectReason::Failed);
     let mut gone = Vec::new();
-    while let Some(event) = world.next_event() {
-        match event {
-            Event::TaskGone { task } => {
-                gone.push(task);
-                world.expect_cleared();
-            }
+    while gone.len() < tasks.len() {
+        match world.next_event() {
+            Some(Event::TaskGone { task }) => gone.push(task),
             other => panic!("{other:?}"),
         }
     }
+    world.expect_cleared();
+    assert!(world.events.is_empty());
     assert!(gone.len() == tasks.len() && tasks.iter().all(|(_, task)| gone.contains(task)));
     release(&mut world, conns[1], 0);
     assert_eq!(reassign(&mut world, conns[1], tasks[0].0, 0), TmfResult::NO_TASK);

@@ -6,11 +6,11 @@ use store::shared::SharedStore;
 use crate::unaligned::UnalignedStore;
 
 /// Flushes the disk, and waits until all that was written is durable. A disk that is read-only now may have
-/// been written before.
+/// been written before. Fails for losses that no client knows of.
 pub(crate) fn flush(disk: &UnalignedStore) -> Result<(), Failure> {
     let (tell, told) = std::sync::mpsc::channel();
     // The send fails only if this thread has ended and dropped the receiver.
-    disk.submit(OpAction::Flush, Box::new(move |result| drop(tell.send(result))));
+    disk.for_new_client().submit(OpAction::Flush, Box::new(move |result| drop(tell.send(result))));
     let flushed = told.recv().unwrap_or_else(|_| Err(Fault::Gone.into())).map(drop);
     // A target may refuse to flush for one that only reads.
     if disk.capabilities().read_only && !disk.is_changed() { Ok(()) } else { flushed }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base::buffer::DataList;
 use store::api::{Capabilities, Extent, Failure, Fault, OpAction, OpOutput};
-use store::shared::{OnComplete, SharedStore};
+use store::shared::{Losses, OnComplete, SharedStore};
 use thiserror::Error;
 
 use crate::join::{data, finish, join_all, joined};
@@ -210,6 +210,10 @@ impl SharedStore for Member {
         self.store.capabilities()
     }
 
+    fn losses(&self) -> Losses {
+        self.store.losses()
+    }
+
     fn submit(&self, action: OpAction, done: OnComplete) {
         let (number, layout) = (self.number, self.layout);
         let told = move |result: Result<OpOutput, Failure>| {
@@ -245,6 +249,20 @@ impl SharedStore for Stripe {
             // A failure could leave some members erased and others not.
             crypto_erase: false,
         }
+    }
+
+    fn losses(&self) -> Losses {
+        let mut whole = Losses::default();
+        for (number, member) in self.members.iter().enumerate() {
+            let Losses { count, last } = member.losses();
+            whole.count += count;
+            let last = last.map(|failure| {
+                let at = failure.at.map(|at| self.layout.whole(number, at));
+                Failure { at, ..failure }
+            });
+            whole.last = last.or(whole.last);
+        }
+        whole
     }
 
     fn submit(&self, action: OpAction, done: OnComplete) {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use base::rng::Rng;
 use store::api::{Capabilities, Failure, Fault, Op, OpAction, OpId, OpOutput, Store};
 use store::ram::Ram;
-use store::shared::{OnComplete, SharedStore};
+use store::shared::{Losses, OnComplete, SharedStore};
 
 /// A medium in memory that refuses what breaks the contract, and can hold operations until a test releases
 /// them.
@@ -20,6 +20,7 @@ struct State {
     holding: bool,
     held: Vec<(OpAction, OnComplete)>,
     failing: Option<Failure>,
+    losses: Losses,
     log: Vec<String>,
 }
 
@@ -34,7 +35,15 @@ impl Medium {
             volatile_cache: true,
             ..ram.capabilities()
         };
-        let state = State { ram, profile, holding: false, held: Vec::new(), failing: None, log: Vec::new() };
+        let state = State {
+            ram,
+            profile,
+            holding: false,
+            held: Vec::new(),
+            failing: None,
+            losses: Losses::default(),
+            log: Vec::new(),
+        };
         Arc::new(Self { state: Mutex::new(state), arrived: Condvar::new() })
     }
 
@@ -53,6 +62,12 @@ impl Medium {
     /// Makes every later operation fail with `failure`, or succeed again if it is `None`.
     pub(crate) fn fail(&self, failure: Option<Failure>) {
         self.state.lock().unwrap().failing = failure;
+    }
+
+    /// Loses changes that were acknowledged. No flush of this medium reports it.
+    pub(crate) fn lose(&self, failure: Failure) {
+        let losses = &mut self.state.lock().unwrap().losses;
+        *losses = Losses { count: losses.count + 1, last: Some(failure) };
     }
 
     /// Waits until `count` operations are held.
@@ -140,6 +155,10 @@ impl State {
 impl SharedStore for Medium {
     fn capabilities(&self) -> Capabilities {
         self.state.lock().unwrap().profile.clone()
+    }
+
+    fn losses(&self) -> Losses {
+        self.state.lock().unwrap().losses
     }
 
     fn submit(&self, action: OpAction, done: OnComplete) {

@@ -8,11 +8,11 @@
 //! same blocks begin.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use base::buffer::{Bytes, DataList};
 use store::api::{Capabilities, Durability, Extent, Failure, Fault, OpAction, OpOutput};
-use store::shared::{OnComplete, SharedStore};
+use store::shared::{Losses, OnComplete, SharedStore};
 
 use crate::join::{data, finish, join_all, joined};
 use crate::range_lock::{ClientGone, LockClient, RangeGuard, RangeLock};
@@ -25,6 +25,10 @@ pub struct UnalignedStore {
     gate: Arc<RangeLock>,
     client: Arc<LockClient>,
     is_changed: Arc<AtomicBool>,
+    /// How many losses the flushes of this client have reported.
+    reported: Arc<AtomicU64>,
+    /// How many losses a flush of any client has reported.
+    reported_to_any: Arc<AtomicU64>,
 }
 
 /// A range, and the logical blocks that it touches.
@@ -73,12 +77,37 @@ enum Filling {
 impl UnalignedStore {
     /// Accepts requests of any range for `store`.
     pub fn new(store: Arc<dyn SharedStore>) -> Self {
-        Self { store, gate: Arc::default(), client: Arc::default(), is_changed: Arc::default() }
+        Self {
+            store,
+            gate: Arc::default(),
+            client: Arc::default(),
+            is_changed: Arc::default(),
+            reported: Arc::default(),
+            reported_to_any: Arc::default(),
+        }
     }
 
-    /// Returns the medium for one more client.
+    /// Returns the medium for one more client. Its first flush reports losses that no flush has reported: the
+    /// client may be one that has reconnected. Linux does so for files (errseq_t).
     pub(crate) fn for_new_client(&self) -> Self {
-        Self { client: Arc::default(), ..self.clone() }
+        let reported = AtomicU64::new(self.reported_to_any.load(Ordering::Acquire));
+        Self { client: Arc::default(), reported: Arc::new(reported), ..self.clone() }
+    }
+
+    /// Flushes the medium. Fails if it has lost acknowledged changes since the last flush of this client. The
+    /// medium itself reports each loss once, to the client whose flush comes first.
+    fn flush(&self, done: OnComplete) {
+        let Self { store, reported, reported_to_any, .. } = self.clone();
+        let flushed = move |result: Result<OpOutput, Failure>| {
+            let Losses { count, last } = store.losses();
+            let known = reported.fetch_max(count, Ordering::AcqRel);
+            reported_to_any.fetch_max(count, Ordering::AcqRel);
+            done(match (result, last) {
+                (Ok(_), Some(failure)) if count > known => Err(failure),
+                (result, _) => result,
+            });
+        };
+        self.store.submit(OpAction::Flush, Box::new(flushed));
     }
 
     /// Records that the client has gone. Its changes that have not begun fail. Reads and changes of others
@@ -216,6 +245,10 @@ impl SharedStore for UnalignedStore {
         profile
     }
 
+    fn losses(&self) -> Losses {
+        self.store.losses()
+    }
+
     fn submit(&self, action: OpAction, done: OnComplete) {
         let profile = self.capabilities();
         let (at, len) = action.range();
@@ -232,9 +265,8 @@ impl SharedStore for UnalignedStore {
         let granule = to_usize(span.block_len);
         let io_len_max = to_u64((profile.io_len_max - profile.io_len_max % granule).max(granule));
         match action {
-            OpAction::Flush | OpAction::CryptoErase | OpAction::Command(_) | OpAction::Reset => {
-                self.store.submit(action, done)
-            }
+            OpAction::Flush => self.flush(done),
+            OpAction::CryptoErase | OpAction::Command(_) | OpAction::Reset => self.store.submit(action, done),
             _ if len == 0 => done(Ok(nothing(&action))),
             OpAction::Read { .. } | OpAction::MapStatus { .. } if self.gate.has_orphans() => {
                 let disk = self.clone();

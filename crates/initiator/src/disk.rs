@@ -17,6 +17,7 @@ mod perform;
 mod refresh;
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base::buffer::{Bytes, DataList};
@@ -46,11 +47,15 @@ use refresh::RefreshState;
 
 /// A disk in a session. Clones share the same disk, and any number of operations can be under way.
 ///
+/// If the target reports that acknowledged writes were lost (a deferred error), the next flush of every clone
+/// fails once. A clone inherits what the flushes of the original have reported.
+///
 /// The session logs out when its last handle is dropped, and the last handle of a client waits for that.
 /// `async` programs call [`Session::log_out`] first, so that dropping the disk does not block.
-#[derive(Clone)]
 pub struct Disk {
     inner: Arc<Inner>,
+    /// How many losses the flushes of this handle have reported.
+    reported: Arc<AtomicU64>,
 }
 
 struct Inner {
@@ -110,7 +115,7 @@ impl Disk {
             losses: Mutex::default(),
         });
         refresh::follow(&inner);
-        Ok(Self { inner })
+        Ok(Self { inner, reported: Arc::default() })
     }
 
     /// Returns the session.
@@ -204,7 +209,8 @@ impl Disk {
     /// exactly once: on the client's thread, which it must not block, or before this returns if the operation
     /// needs no command.
     pub fn start(&self, action: OpAction, done: impl FnOnce(Result<OpOutput, Error>) + Send + 'static) {
-        perform::start(&self.inner, action, Box::new(done));
+        let done = losses::watch(&self.inner, &self.reported, &action, Box::new(done));
+        perform::start(&self.inner, action, done);
     }
 
     /// Executes an operation, whose type is part of [`crate::unstable`]. The operation starts at once, not
@@ -287,9 +293,23 @@ impl Disk {
     }
 }
 
+impl Clone for Disk {
+    fn clone(&self) -> Self {
+        let reported = AtomicU64::new(self.reported.load(Ordering::Acquire));
+        Self { inner: Arc::clone(&self.inner), reported: Arc::new(reported) }
+    }
+}
+
 impl SharedStore for Disk {
     fn capabilities(&self) -> Capabilities {
         self.inner.geometry().profile()
+    }
+
+    fn losses(&self) -> store::shared::Losses {
+        let (count, last) = losses::known(&self.inner);
+        let failure =
+            |sense| fault_of(&Error::Command(CommandError::Sense(sense)), self.inner.geometry().block_size());
+        store::shared::Losses { count, last: last.map(failure) }
     }
 
     fn submit(&self, action: OpAction, done: OnComplete) {

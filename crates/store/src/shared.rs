@@ -28,6 +28,15 @@ pub enum Compared {
 /// The callback that gets the result of a compare-and-write, like [`OnComplete`].
 pub type OnCompared = Box<dyn FnOnce(Result<Compared, Failure>) + Send>;
 
+/// The losses of acknowledged changes that a medium has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// How many there were so far.
+    pub count: u64,
+    /// The failure that reports the last one.
+    pub last: Option<Failure>,
+}
+
 /// A medium that several threads use at once. The rules of [`crate::api::Store`] apply: operations in flight
 /// together take effect in any order, and a flush covers the writes that were acknowledged before it was
 /// submitted.
@@ -38,6 +47,13 @@ pub trait SharedStore: Send + Sync {
     /// Starts an operation. The number in flight is bounded: a medium that has reached the bound queues the
     /// operation without blocking the caller.
     fn submit(&self, action: OpAction, done: OnComplete);
+
+    /// Returns the losses of changes that the medium had acknowledged. The next flush fails once for those
+    /// before it. A medium that serves several clients compares the counts, so that the next flush of each
+    /// client fails once.
+    fn losses(&self) -> Losses {
+        Losses::default()
+    }
 
     /// Returns the most bytes that one [`Self::compare_and_write`] can compare; zero if the medium does not
     /// support it.
@@ -61,6 +77,10 @@ impl<S: SharedStore + ?Sized> SharedStore for Arc<S> {
 
     fn submit(&self, action: OpAction, done: OnComplete) {
         (**self).submit(action, done);
+    }
+
+    fn losses(&self) -> Losses {
+        (**self).losses()
     }
 
     fn compare_and_write_max(&self) -> usize {

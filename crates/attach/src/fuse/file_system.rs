@@ -7,8 +7,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::wire::{
     Attr, AttrOut, Dirent, EntryOut, FATTR_FH, FATTR_GID, FATTR_MODE, FATTR_SIZE, FATTR_UID, FOPEN_DIRECT_IO,
-    FOPEN_PARALLEL_DIRECT_WRITES, FallocateIn, InHeader, InitIn, InitOut, LseekIn, MAJOR, MINOR, MINOR_MIN,
-    Opcode, OpenIn, OpenOut, SetattrIn, StatfsOut, TransferIn, WriteOut, init,
+    FOPEN_PARALLEL_DIRECT_WRITES, FallocateIn, HandleIn, InHeader, InitIn, InitOut, LseekIn, MAJOR, MINOR,
+    MINOR_MIN, Opcode, OpenIn, OpenOut, SetattrIn, StatfsOut, TransferIn, WriteOut, init,
 };
 use crate::errno;
 use base::int_cast::{to_u32, to_u64, to_usize};
@@ -45,6 +45,12 @@ pub(super) enum Step {
     Reply(Reply),
     /// Submit the operation to the medium, and pass the result to [`answer`].
     Ask(OpAction, Question),
+    /// Open the file under a number, and answer with [`opened`].
+    Open,
+    /// Flush the medium for the open file with this number, and pass the result to [`answer`].
+    Flush(u64),
+    /// Close the open file with this number, and answer with success.
+    Close(u64),
     /// Send no answer.
     Silent,
 }
@@ -119,11 +125,12 @@ impl FileSystem {
             Opcode::OPEN => with(body, |asked| open(node, asked, profile)),
             Opcode::OPENDIR => reply(OpenOut::default()),
             Opcode::READDIR => with(body, read_directory),
-            Opcode::RELEASE | Opcode::RELEASEDIR | Opcode::FSYNCDIR | Opcode::DESTROY => done(),
+            Opcode::RELEASE => with(body, |asked: &HandleIn| Step::Close(asked.fh)),
+            Opcode::RELEASEDIR | Opcode::FSYNCDIR | Opcode::DESTROY => done(),
             Opcode::READ if node == FILE => with(body, |asked| read(asked, profile)),
             Opcode::WRITE if node == FILE => with(body, |asked| write(asked, payload, profile)),
             Opcode::READ | Opcode::WRITE => refuse(libc::EBADF),
-            Opcode::FSYNC => Step::Ask(OpAction::Flush, Question::Plain),
+            Opcode::FSYNC => with(body, |asked: &HandleIn| Step::Flush(asked.fh)),
             Opcode::FALLOCATE => with(body, |asked| fallocate(asked, profile)),
             Opcode::LSEEK => with(body, |asked| seek(asked, profile)),
             Opcode::CREATE
@@ -242,7 +249,13 @@ fn open(node: u64, asked: &OpenIn, profile: &Capabilities) -> Step {
     if profile.read_only && access != libc::O_RDONLY.unsigned_abs() {
         return refuse(libc::EROFS);
     }
-    reply(OpenOut { open_flags: FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES, ..OpenOut::default() })
+    Step::Open
+}
+
+/// Returns the answer to a request to open the file, which has this number now.
+pub(super) fn opened(fh: u64) -> Reply {
+    let open_flags = FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES;
+    Reply::of(OpenOut { fh, open_flags, ..OpenOut::default() })
 }
 
 /// Reads, at most up to the end, as from a file.

@@ -1,6 +1,7 @@
 //! The driver: a thread that reads requests from the kernel. The thread that completes an operation of the
 //! medium answers the request, with one system call that does not block.
 
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use store::shared::SharedStore;
 use thiserror::Error;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::file_system::{FILE_NAME, FileSystem, Question, Reply, Step, TRANSFER_LEN_MAX, answer};
+use super::file_system::{FILE_NAME, FileSystem, Question, Reply, Step, TRANSFER_LEN_MAX, answer, opened};
 use super::mountpoint::{Mountpoint, mount};
 use super::wire::{InHeader, Opcode, OutHeader, TransferIn};
 use crate::events::{EventHandler, submit};
@@ -94,6 +95,14 @@ struct Shared {
     stopping: AtomicBool,
     waker: Waker,
     load: Mutex<Load>,
+    open_files: Mutex<OpenFiles>,
+}
+
+/// The open files, by number. Each is a client of its own, whose next flush reports what the medium has lost.
+#[derive(Default)]
+struct OpenFiles {
+    disks: BTreeMap<u64, UnalignedStore>,
+    last: u64,
 }
 
 /// The requests under way.
@@ -133,6 +142,7 @@ impl Mount {
             stopping: AtomicBool::new(false),
             waker,
             load: Mutex::default(),
+            open_files: Mutex::default(),
         });
         let theirs = Arc::clone(&shared);
         let serve = move || {
@@ -284,19 +294,39 @@ impl<'a> Reader<'a> {
         match step {
             Step::Silent => {}
             Step::Reply(reply) => self.shared.reply(header.unique, &reply),
-            Step::Ask(action, question) => {
-                let held_bytes = match &action {
-                    OpAction::Read { len, .. } => *len,
-                    OpAction::Write { data, .. } => data.len(),
-                    _ => 0,
-                };
-                let mut load = self.shared.load();
-                load.requests += 1;
-                load.held_bytes += held_bytes;
-                drop(load);
-                self.shared.submit(header.unique, held_bytes, action, question);
+            Step::Open => {
+                let fh = self.shared.open_file();
+                self.shared.reply(header.unique, &opened(fh));
             }
+            Step::Close(fh) => {
+                self.shared.open_files().disks.remove(&fh);
+                self.shared.reply(header.unique, &Reply::default());
+            }
+            Step::Flush(fh) => {
+                let disk = self.shared.open_files().disks.get(&fh).cloned();
+                self.start(
+                    header,
+                    disk.as_ref().unwrap_or(&self.shared.disk),
+                    OpAction::Flush,
+                    Question::Plain,
+                );
+            }
+            Step::Ask(action, question) => self.start(header, &self.shared.disk, action, question),
         }
+    }
+
+    /// Starts an operation for a request.
+    fn start(&self, header: &InHeader, disk: &UnalignedStore, action: OpAction, question: Question) {
+        let held_bytes = match &action {
+            OpAction::Read { len, .. } => *len,
+            OpAction::Write { data, .. } => data.len(),
+            _ => 0,
+        };
+        let mut load = self.shared.load();
+        load.requests += 1;
+        load.held_bytes += held_bytes;
+        drop(load);
+        self.shared.submit(header.unique, disk, held_bytes, action, question);
     }
 
     /// Keeps a long payload in its buffer; copies a short one, so that it does not hold a long buffer.
@@ -317,7 +347,27 @@ impl Shared {
         self.load.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn submit(self: &Arc<Self>, unique: u64, held_bytes: usize, action: OpAction, question: Question) {
+    fn open_files(&self) -> MutexGuard<'_, OpenFiles> {
+        self.open_files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens the file, and returns its number.
+    fn open_file(&self) -> u64 {
+        let mut files = self.open_files();
+        files.last += 1;
+        let fh = files.last;
+        files.disks.insert(fh, self.disk.for_new_client());
+        fh
+    }
+
+    fn submit(
+        self: &Arc<Self>,
+        unique: u64,
+        disk: &UnalignedStore,
+        held_bytes: usize,
+        action: OpAction,
+        question: Question,
+    ) {
         let shared = Arc::clone(self);
         let done = move |mut result: Result<OpOutput, Failure>| {
             let written = match &mut result {
@@ -325,15 +375,20 @@ impl Shared {
                 _ => DataList::new(),
             };
             match answer(question, result) {
-                Step::Ask(action, question) => shared.submit(unique, held_bytes, action, question),
+                Step::Ask(action, question) => {
+                    shared.submit(unique, &shared.disk, held_bytes, action, question);
+                }
                 Step::Reply(reply) => {
                     shared.reply(unique, &reply);
                     shared.completed(held_bytes, written.into_parts().chain(reply.data.into_parts()));
                 }
-                Step::Silent => shared.completed(held_bytes, std::iter::empty()),
+                // A result leads to an answer, or to the next operation.
+                Step::Silent | Step::Open | Step::Flush(_) | Step::Close(_) => {
+                    shared.completed(held_bytes, std::iter::empty());
+                }
             }
         };
-        submit(&self.disk, action, &self.watch, Box::new(done));
+        submit(disk, action, &self.watch, Box::new(done));
     }
 
     fn completed(&self, held_bytes: usize, blocks: impl Iterator<Item = Bytes>) {

@@ -154,6 +154,13 @@ pub(super) struct OpenOut {
     pub(super) padding: u32,
 }
 
+/// The fixed part of a request that names an open file: FSYNC and RELEASE.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(super) struct HandleIn {
+    pub(super) fh: u64,
+}
+
 /// The fixed part of a read, a write (its payload follows) or a read of a directory.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

@@ -1,8 +1,10 @@
 //! Deferred errors: the unit has lost something that it had acknowledged.
 //!
-//! The unit reports each once, with whatever command comes next. A flush fails if there was one since the
-//! last flush that failed for it, and so does every other operation that made something durable meanwhile.
+//! The unit reports each once, with whatever command comes next. The next flush of every handle of the disk
+//! fails for it once, as that of every open file does in Linux (errseq_t): the unit does not say whose writes
+//! it has lost. Every other operation fails that made something durable meanwhile.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use scsi::sense::Sense;
@@ -19,8 +21,6 @@ pub(super) struct Losses {
     last: Option<Sense>,
     /// How many there were.
     count: u64,
-    /// How many of them flushes have reported.
-    reported: u64,
 }
 
 /// Notes a deferred error.
@@ -30,36 +30,33 @@ pub(super) fn note(inner: &Inner, sense: Sense) {
     losses.count += 1;
 }
 
+/// Returns how many deferred errors there were, and the last one.
+pub(super) fn known(inner: &Inner) -> (u64, Option<Sense>) {
+    let losses = inner.losses.lock().unwrap_or_else(PoisonError::into_inner);
+    (losses.count, losses.last)
+}
+
 /// Makes an operation that promises durability fail if a deferred error shows that it cannot be relied on.
-pub(super) fn watch(inner: &Arc<Inner>, action: &OpAction, done: Done) -> Done {
-    let is_flush = matches!(action, OpAction::Flush);
+/// `reported` is how many of them the flushes of the handle have reported.
+pub(super) fn watch(inner: &Arc<Inner>, reported: &Arc<AtomicU64>, action: &OpAction, done: Done) -> Done {
     let is_stable = matches!(
         action,
         OpAction::Write { durability: Durability::Stable, .. }
             | OpAction::WriteZeroes { durability: Durability::Stable, .. }
     );
+    let is_flush = matches!(action, OpAction::Flush);
     if !is_flush && !is_stable {
         return done;
     }
-    let known = {
-        let losses = inner.losses.lock().unwrap_or_else(PoisonError::into_inner);
-        if is_flush { losses.reported } else { losses.count }
-    };
-    let owner = Arc::clone(inner);
+    let (before, _) = known(inner);
+    let (owner, reported) = (Arc::clone(inner), Arc::clone(reported));
     Box::new(move |result: Result<OpOutput, Error>| {
-        let lost = result.is_ok().then(|| lost_since(&owner, known, is_flush)).flatten();
+        let (count, last) = known(&owner);
+        let before = match is_flush && result.is_ok() {
+            true => reported.fetch_max(count, Ordering::AcqRel),
+            false => before,
+        };
+        let lost = last.filter(|_| result.is_ok() && count > before);
         done(lost.map_or(result, |sense| Err(Error::Command(CommandError::Sense(sense)))));
     })
-}
-
-/// Returns the last deferred error, if there were more than `known`.
-fn lost_since(inner: &Inner, known: u64, is_flush: bool) -> Option<Sense> {
-    let mut losses = inner.losses.lock().unwrap_or_else(PoisonError::into_inner);
-    if losses.count == known {
-        return None;
-    }
-    if is_flush {
-        losses.reported = losses.count;
-    }
-    losses.last
 }

@@ -11,7 +11,7 @@ use store::api::{Durability, Extent, ExtentState, Failure, Fault, OpAction, OpOu
 use transport::initiator::Residual;
 
 use super::flush::{Done, flush_if};
-use super::{Geometry, Inner, chain, lba, losses};
+use super::{Geometry, Inner, chain, lba};
 use crate::command::{Command, CommandError, Reply};
 use crate::error::Error;
 use crate::unit::is_illegal;
@@ -25,7 +25,6 @@ const EXTENTS_MAX: usize = 1 << 16;
 /// Starts an operation.
 pub(super) fn start(inner: &Arc<Inner>, action: OpAction, done: Done) {
     let geometry = inner.geometry();
-    let done = losses::watch(inner, &action, done);
     let begun = match action {
         OpAction::Read { at, len } => read(inner, &geometry, (at, len), done),
         OpAction::Write { at, data, durability } => write(inner, &geometry, (at, data, durability), done),

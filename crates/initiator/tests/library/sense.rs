@@ -56,6 +56,28 @@ fn a_write_that_was_lost_later_fails_one_flush() {
 }
 
 #[test]
+fn a_write_that_was_lost_fails_one_flush_of_every_handle() {
+    let relay = Relay::of(17);
+    let disk = block_on(Disk::open(relay.url())).unwrap();
+    let before = disk.clone();
+    let mut left = 1;
+    relay.change(move |cdb, pdu| {
+        if cdb[0] == op::WRITE_16 && left > 0 {
+            left -= 1;
+            check_condition(pdu, 0x71, 3, 0x0c00);
+        }
+    });
+    block_on(disk.write(0, list(&[1; 512]), Durability::Cached)).unwrap();
+    let unreported = disk.clone();
+    block_on(disk.flush()).unwrap_err();
+    let reported = disk.clone();
+    for (handle, fails) in [(&disk, false), (&before, true), (&unreported, true), (&reported, false)] {
+        assert_eq!(block_on(handle.flush()).is_err(), fails);
+        block_on(handle.flush()).unwrap();
+    }
+}
+
+#[test]
 fn a_write_that_was_lost_fails_what_is_durable_with_it() {
     let relay = Relay::of(16);
     let disk = block_on(Disk::open(relay.url())).unwrap();

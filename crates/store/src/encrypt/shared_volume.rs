@@ -11,7 +11,7 @@ use base::int_cast::{to_u64, to_usize};
 use super::xts::Xts;
 use super::{BUF_LEN_MAX, Layout, Volume, decrypted, encrypted};
 use crate::api::{Capabilities, Durability, Failure, Fault, OpAction, OpOutput};
-use crate::shared::{OnComplete, SharedStore};
+use crate::shared::{Losses, OnComplete, SharedStore};
 
 /// An encrypted volume. It supports no compare-and-write, and its key cannot be replaced. What
 /// [`super::Encrypted`] says of zeros applies.
@@ -120,6 +120,11 @@ impl SharedVolume {
 impl SharedStore for SharedVolume {
     fn capabilities(&self) -> Capabilities {
         Capabilities { crypto_erase: false, ..self.cipher.layout.capabilities(self.inner.capabilities()) }
+    }
+
+    fn losses(&self) -> Losses {
+        let losses = self.inner.losses();
+        Losses { last: losses.last.map(|failure| self.cipher.layout.unshifted(failure)), ..losses }
     }
 
     fn submit(&self, action: OpAction, done: OnComplete) {

@@ -106,8 +106,11 @@ fn a_read_only_disk_is_opened_for_reading_only() {
         let flags = flags.unsigned_abs();
         ask_of(&read_only, Opcode::OPEN, FILE, OpenIn { flags, open_flags: 0 }.as_bytes())
     };
-    let opened: OpenOut = body(open(libc::O_RDONLY));
-    assert_eq!(opened.open_flags, FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES);
+    assert!(matches!(open(libc::O_RDONLY), Step::Open));
+    let opened: OpenOut = body(Step::Reply(opened(7)));
+    assert_eq!((opened.fh, opened.open_flags), (7, FOPEN_DIRECT_IO | FOPEN_PARALLEL_DIRECT_WRITES));
+    assert!(matches!(ask(Opcode::FSYNC, FILE, [7_u64, 0]), Step::Flush(7)));
+    assert!(matches!(ask(Opcode::RELEASE, FILE, [7_u64, 0, 0]), Step::Close(7)));
     assert_eq!(errno(open(libc::O_RDWR)), libc::EROFS);
     assert_eq!(errno(open(libc::O_WRONLY)), libc::EROFS);
     let punch = FallocateIn { mode: 3, len: 1, ..FallocateIn::default() };

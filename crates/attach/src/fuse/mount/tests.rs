@@ -213,3 +213,19 @@ fn a_directory_in_use_is_refused() {
     let third = Mount::start(&file, disk, "test", Arc::new(|_| ()), Box::new(|| ()));
     assert!(matches!(third, Err(FuseStartError::NotADirectory(_))));
 }
+
+#[test]
+fn a_loss_fails_one_fsync_of_every_open_file() {
+    let Some(mounted) = MountedMedium::new("losses") else { return };
+    let (one, two) = (mounted.open(), mounted.open());
+    for file in [&one, &two] {
+        file.write_all_at(&[1; 512], 0).unwrap();
+        file.sync_all().unwrap();
+    }
+    mounted.medium.lose(Fault::Medium.into());
+    for file in [&one, &two] {
+        assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(libc::EIO));
+        file.sync_all().unwrap();
+    }
+    mounted.open().sync_all().unwrap();
+}

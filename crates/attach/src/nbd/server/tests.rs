@@ -389,3 +389,45 @@ fn a_socket_is_known_to_be_served_before_a_server_starts() {
     drop(UnixListener::bind(scratch.socket()).unwrap());
     refuse_served(&scratch.socket()).unwrap();
 }
+
+/// Linux reports the error of a write-back to every open file once (errseq_t).
+#[test]
+fn a_loss_fails_one_flush_of_every_client() {
+    let (scratch, medium) = (Scratch::new("losses"), medium());
+    let server = start(&scratch, &medium).unwrap();
+    let (mut one, mut two, mut gone) = (connect(&scratch), connect(&scratch), connect(&scratch));
+    let flush = |client: &mut UnixStream| {
+        send(client, 3, 0, 0, &[]);
+        reply(client).1 != 0
+    };
+    for client in [&mut one, &mut two, &mut gone] {
+        send(client, 1, 0, 512, &[1; 512]);
+        assert_eq!(reply(client), (0, 0));
+        assert!(!flush(client));
+    }
+    medium.lose(Fault::Medium.into());
+    drop(gone);
+    let mut back = connect(&scratch);
+    assert!(flush(&mut back), "a client that has reconnected may be one whose writes are lost");
+    assert!(flush(&mut one) && !flush(&mut one), "once");
+    let mut late = connect(&scratch);
+    assert!(!flush(&mut late), "the loss was reported before this client came");
+    medium.lose(Fault::Medium.into());
+    medium.lose(Fault::Medium.into());
+    assert!(flush(&mut two) && !flush(&mut two), "once for all losses so far");
+    assert!(flush(&mut late) && flush(&mut one));
+    medium.lose(Fault::Medium.into());
+    drop((one, two, late, back));
+    server.stop().unwrap_err();
+}
+
+#[test]
+fn the_end_reports_only_losses_that_no_client_knows_of() {
+    let (scratch, medium) = (Scratch::new("known-losses"), medium());
+    let server = start(&scratch, &medium).unwrap();
+    let mut client = connect(&scratch);
+    medium.lose(Fault::Medium.into());
+    send(&mut client, 3, 0, 0, &[]);
+    assert_ne!(reply(&mut client).1, 0);
+    server.stop().unwrap();
+}

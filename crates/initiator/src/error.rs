@@ -8,6 +8,7 @@ use scsi::sense::Sense;
 
 use iscsi::initiator::contract::ConnectionDown;
 use iscsi::login::Status;
+use iscsi::login::initiator::InitiatorLoginError;
 
 use crate::command::CommandError;
 use crate::endpoint::Endpoint;
@@ -151,6 +152,18 @@ impl Error {
                 Some(ConnectionDown::Refused(Status::AUTHENTICATION_FAILURE | Status::INITIATOR_ERROR))
             ),
             Self::Unit { source, .. } => source.may_be_refused_authentication(),
+            _ => false,
+        }
+    }
+
+    /// Returns whether no portal of the portal group could be reached that the caller demands
+    /// ([`crate::OpenOptions::portal_group`]).
+    pub fn is_other_portal_group(&self) -> bool {
+        match self {
+            Self::LogIn { source, .. } => {
+                source.connection() == Some(ConnectionDown::Login(InitiatorLoginError::OtherPortalGroup))
+            }
+            Self::Unit { source, .. } => source.is_other_portal_group(),
             _ => false,
         }
     }

@@ -1,7 +1,7 @@
 //! Opens the session or the disk of a URL.
 
 use iscsi::initiator::contract::Purpose;
-use iscsi::name::Isid;
+use iscsi::name::{Isid, PortalGroupTag};
 
 use crate::client::{Client, Session, Watcher};
 use crate::disk::Disk;
@@ -30,13 +30,14 @@ pub struct OpenOptions {
     secrets: Box<dyn Secrets + Send + Sync>,
     watchers: Vec<Watcher>,
     isid: Option<Isid>,
+    portal_group: Option<PortalGroupTag>,
 }
 
 impl OpenOptions {
     /// Returns the defaults: passwords that the URL does not contain come from the files that it names, or
     /// from the environment ([`EnvSecrets`]).
     pub fn new() -> Self {
-        Self { secrets: Box::new(EnvSecrets), watchers: Vec::new(), isid: None }
+        Self { secrets: Box::new(EnvSecrets), watchers: Vec::new(), isid: None, portal_group: None }
     }
 
     /// Sets the source of secrets that the URL does not contain.
@@ -56,6 +57,14 @@ impl OpenOptions {
     /// name. The target ends the tasks of the old session before it accepts the login (RFC 7143 §6.3.5).
     pub const fn isid(mut self, isid: [u8; 6]) -> Self {
         self.isid = Some(Isid(isid));
+        self
+    }
+
+    /// Logs in only in the portal group with this tag. Session reinstatement needs the portal group of the
+    /// session that it replaces: a login in another one leaves that session with all its tasks (RFC 7143
+    /// §4.4.3). HyperSCSI has no portal groups.
+    pub const fn portal_group(mut self, tag: u16) -> Self {
+        self.portal_group = Some(PortalGroupTag(tag));
         self
     }
 
@@ -81,10 +90,13 @@ impl OpenOptions {
         U: TryInto<Url, Error: Into<Error>>,
     {
         let url = url.try_into().map_err(Into::into)?;
-        let Self { secrets, watchers, isid } = self;
+        let Self { secrets, watchers, isid, portal_group } = self;
         let mut plan = plan(&url, &*secrets)?;
         if let Some(isid) = isid {
             plan.set_isid(isid);
+        }
+        if let ProtocolPlan::Iscsi(plan) = &mut plan {
+            plan.session.portal_group = portal_group;
         }
         // From here on, the future holds no secret but those in the plan.
         drop(secrets);
@@ -100,7 +112,10 @@ impl Default for OpenOptions {
 
 impl std::fmt::Debug for OpenOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OpenOptions").field("isid", &self.isid).finish_non_exhaustive()
+        f.debug_struct("OpenOptions")
+            .field("isid", &self.isid)
+            .field("portal_group", &self.portal_group)
+            .finish_non_exhaustive()
     }
 }
 

@@ -92,6 +92,14 @@ impl SessionError {
         )
     }
 
+    /// Returns whether the session was logged out, so that the target has ended all its tasks.
+    pub const fn is_logged_out(&self) -> bool {
+        match self.why {
+            ProtocolEndReason::Iscsi(why) => matches!(why, SessionEnd::LoggedOut),
+            ProtocolEndReason::HyperScsi(why) => matches!(why, ether::SessionEnd::LoggedOut),
+        }
+    }
+
     /// Returns whether the session was given up, rather than ended by its owner.
     pub const fn is_given_up(&self) -> bool {
         match self.why {

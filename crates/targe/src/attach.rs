@@ -1,6 +1,8 @@
 //! `targe attach`: LUNs as a local disk, until a signal detaches it.
 
 mod device;
+mod nexus_record;
+mod nexuses;
 
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -25,6 +27,7 @@ use signal_hook::iterator::Signals;
 use store::api::Capabilities;
 use store::shared::SharedStore;
 
+use self::nexuses::Nexuses;
 use crate::cli::{URL_HELP, size};
 use crate::luks::Opened;
 use crate::signals::{self, StallWatch};
@@ -97,9 +100,14 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     // The flag must be set before threads start, because they inherit it.
     let free_of_own_pages = ::attach::io_flusher::set_io_flusher();
     let client = connect::client()?;
+    let place = args.way.nbd.as_deref().or(args.way.fuse.as_deref());
+    let mut nexuses = match place {
+        Some(place) => Nexuses::of_place(&lasting_path(place)),
+        None => Nexuses::of_device(&device_name),
+    };
     let disks = match device {
-        Some(device) => device::disks(&client, &urls, device)?,
-        None => disks(&client, &urls, &server)?,
+        Some(device) => device::disks(&client, &urls, device, &mut nexuses)?,
+        None => disks(&client, &urls, &server, &mut nexuses)?,
     };
     for (url, disk) in urls.iter().zip(&disks) {
         tell_of_session(url, disk);
@@ -120,6 +128,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let is_last = Arc::new(AtomicBool::new(false));
     watch_signals(tell.clone(), signals_obeyed, Arc::clone(&is_last))
         .map_err(|error| Failure::Failed(format!("cannot install signal handlers: {error}")))?;
+    nexuses.record();
     let still = StallWatch::of(disks.iter().map(|disk| disk.session().clone()).collect());
     let end = Shutdown { occasions, tell: tell.clone(), still, is_last };
     let served = match (&args.way.nbd, &args.way.fuse, device) {
@@ -143,6 +152,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         // more.
         signals::log_out_briefly(disk.session());
     }
+    nexuses.forget_logged_out();
     served
 }
 
@@ -202,7 +212,10 @@ fn lasting_path(path: &Path) -> PathBuf {
 /// Returns the ISID of the server of this name for a disk. The next server logs in with the same one, and the
 /// target ends the session of the dead server with all that is under way in it (RFC 7143 §6.3.5).
 fn server_isid(name: &[u8], member: usize) -> Isid {
-    let [a, b, c, d, e] = initiator_id(name, member);
+    isid_of(initiator_id(name, member))
+}
+
+fn isid_of([a, b, c, d, e]: [u8; 5]) -> Isid {
     Isid::random([a, b, c], u16::from_be_bytes([d, e]))
 }
 
@@ -218,16 +231,23 @@ fn url_isid(url: &Url) -> Option<Isid> {
     url.endpoint.options.isid.map(Isid)
 }
 
-/// Opens the LUNs as disks, for the server of this name. The LUNs of one HyperSCSI target share a session,
-/// whose paths carry all of them. Each iSCSI LUN has a session of its own, and with it a connection.
-fn disks(client: &Client, urls: &[Url], server: &[u8]) -> Result<Vec<Disk>, Failure> {
+/// Returns the earlier URL whose session carries this LUN too. The LUNs of one HyperSCSI target share a
+/// session, whose paths carry all of them. Each iSCSI LUN has a session of its own, and with it a connection.
+fn sharer(urls: &[Url], member: usize) -> Option<usize> {
+    let url = urls.get(member).filter(|url| url.endpoint.transport.scheme() == Scheme::HyperScsi)?;
+    let same = |other: &Url| other.endpoint == url.endpoint && other.target == url.target;
+    urls.iter().take(member).position(same)
+}
+
+/// Opens the LUNs as disks, for the server of this name.
+fn disks(client: &Client, urls: &[Url], server: &[u8], nexuses: &mut Nexuses) -> Result<Vec<Disk>, Failure> {
     let mut disks: Vec<Disk> = Vec::with_capacity(urls.len());
-    for url in urls {
-        let same = |(other, _): &(&Url, &Disk)| other.endpoint == url.endpoint && other.target == url.target;
-        let earlier = urls.iter().zip(&disks).find(same).map(|(_, disk)| disk.session().clone());
-        disks.push(match earlier.filter(|_| url.endpoint.transport.scheme() == Scheme::HyperScsi) {
+    for (member, url) in urls.iter().enumerate() {
+        let earlier = sharer(urls, member).and_then(|earlier| disks.get(earlier));
+        let shared = earlier.map(|disk| disk.session().clone());
+        disks.push(match shared {
             Some(session) => connect::disk_of(session, url)?,
-            None => connect::disk_as(client, url, lun_isid(server, url))?,
+            None => nexuses.open(client, url, lun_isid(server, url))?,
         });
     }
     Ok(disks)

@@ -23,10 +23,21 @@ pub(crate) fn disk(client: &Client, url: &Url) -> Result<Disk, Failure> {
     or_with_md5(url, |url| block_on(options(url).open(client, url))).map_err(|why| failure(&why))
 }
 
-/// Logs in with an ISID, and opens the LUN as a disk.
-pub(crate) fn disk_as(client: &Client, url: &Url, isid: Isid) -> Result<Disk, Failure> {
-    let open = |url: &Url| block_on(options(url).isid(isid.0).open(client, url));
-    or_with_md5(url, open).map_err(|why| failure(&why))
+/// Logs in with an ISID, in a portal group if one is given, and opens the LUN as a disk.
+pub(crate) fn disk_as(
+    client: &Client,
+    url: &Url,
+    isid: Isid,
+    portal_group: Option<u16>,
+) -> Result<Disk, Error> {
+    or_with_md5(url, |url| {
+        let options = options(url).isid(isid.0);
+        let options = match portal_group {
+            Some(tag) => options.portal_group(tag),
+            None => options,
+        };
+        block_on(options.open(client, url))
+    })
 }
 
 /// Logs in to the target of a LUN.

@@ -11,7 +11,7 @@ import zlib
 import pytest
 
 import servers
-from attach.attached import Attached
+from attach.attached import Attached, refused
 from attach.disks import need_fuse
 from relaying import Relay, carry_both_ways, close
 from servers import MIB, Export, Lun
@@ -161,32 +161,80 @@ class ThroughRelay(Attached):
         self.end()
 
 
+def folder_of(request, server_name):
+    return os.path.join(servers.OUT, "attach", server_name, f"{zlib.crc32(request.node.name.encode()):08x}")
+
+
+def leave_a_write_behind(server, way, relay):
+    """Kills a server of which a write waits in the network; returns the connection that carries it."""
+    with ThroughRelay(server, way, relay) as first:
+        client = first.client()
+        client.write(b"A")
+        old = relay.connections[-1]
+        old.hold()
+        client.begin_write(b"B")
+        deadline = time.monotonic() + ARRIVES_S
+        while len(old.held) < LEN and time.monotonic() < deadline:
+            time.sleep(0.01)
+        expect(len(old.held) >= LEN, f"{len(old.held)} bytes of the write are held")
+        first.kill()
+    return old
+
+
+def newest_after(server, way, relay, old):
+    """Takes the disk over, and returns what a block has after a newer write and then the write that waited."""
+    with ThroughRelay(server, way, relay) as second:
+        client = second.client()
+        # The client repeats what got no answer, and goes on.
+        client.write(b"B")
+        client.write(b"C")
+        old.release()
+        found = client.read()
+        if way == "fuse":
+            os.close(client.file)
+    return found
+
+
 @pytest.mark.parametrize("way", ["nbd", "fuse"])
 def test_late_writes_of_a_killed_server_change_nothing(request, kind, server_name, way):
     if way == "fuse":
         need_fuse()
-    out = os.path.join(servers.OUT, "attach", server_name, f"{zlib.crc32(request.node.name.encode()):08x}")
-    server = kind(out, Export(luns=(Lun(size=8 * MIB),)))
+    server = kind(folder_of(request, server_name), Export(luns=(Lun(size=8 * MIB),)))
     with serving(request, request.node.name, server), Holding(server.port) as relay:
-        first = ThroughRelay(server, way, relay)
-        with first:
-            client = first.client()
-            client.write(b"A")
-            old = relay.connections[-1]
-            old.hold()
-            client.begin_write(b"B")
-            deadline = time.monotonic() + ARRIVES_S
-            while len(old.held) < LEN and time.monotonic() < deadline:
-                time.sleep(0.01)
-            expect(len(old.held) >= LEN, f"{len(old.held)} bytes of the write are held")
-            first.kill()
-            # The client repeats what got no answer, and goes on.
-            with ThroughRelay(server, way, relay) as second:
-                client = second.client()
-                client.write(b"B")
-                client.write(b"C")
-                old.release()
-                found = client.read()
-                if way == "fuse":
-                    os.close(client.file)
+        old = leave_a_write_behind(server, way, relay)
+        found = newest_after(server, way, relay, old)
         expect(found == b"C", f"the block has {found} after {len(old.held)} bytes of the dead server were delivered")
+
+
+def with_another_portal_group(kind):
+    """The kind of server, with one more portal, of another portal group."""
+    class Grouped(kind):
+        other_port = None
+
+        def config_lines(self):
+            self.other_port = self.other_port or servers.free_port()
+            yield from super().config_lines()
+            yield from ("[[portal]]", f'listen = "127.0.0.1:{self.other_port}"', "tag = 2")
+    return Grouped
+
+
+@pytest.mark.parametrize("way", ["nbd", "fuse"])
+def test_a_disk_is_taken_over_only_in_the_portal_group_of_the_dead_session(request, kind, server_name, way):
+    """A target ends the session of the dead server only if the next one logs in in the same portal group."""
+    if way == "fuse":
+        need_fuse()
+    server = with_another_portal_group(kind)(folder_of(request, server_name), Export(luns=(Lun(size=8 * MIB),)))
+    with serving(request, request.node.name, server), Holding(server.port) as relay:
+        old = leave_a_write_behind(server, way, relay)
+        elsewhere = ThroughRelay(server, way, relay)
+        record = f"{elsewhere.place}.session"
+        elsewhere.urls = [url.replace(f":{relay.port}/", f":{server.other_port}/") for url in elsewhere.urls]
+        code, said = refused(elsewhere.command())
+        expect(code == 1 and "portal group 1" in said and f"remove {record}" in said, f"in another group it ends with {code}: {said}")
+        found = newest_after(server, way, relay, old)
+        expect(found == b"C", f"the block has {found} after {len(old.held)} bytes of the dead server were delivered")
+        expect(not os.path.exists(record), "the record is left after a logout")
+        # After a logout, any portal group will do.
+        with elsewhere:
+            expect(os.path.exists(record), "there is no record")
+        expect(not os.path.exists(record), "the record is left after a logout")

@@ -45,6 +45,9 @@ pub struct SessionPlan {
     /// The initiator's half of the session identifier. Two sessions of one initiator name with one target
     /// need different ISIDs; a login with the same ISID replaces the older session (session reinstatement).
     pub isid: Isid,
+    /// The portal group of the session that this one replaces, if it is known: a login in another portal
+    /// group would leave that session with all its tasks.
+    pub portal_group: Option<PortalGroupTag>,
     /// The purpose of the session.
     pub purpose: Purpose,
     /// The portals of the target, in order of preference. Not empty.
@@ -70,6 +73,7 @@ impl SessionPlan {
             initiator,
             alias: None,
             isid,
+            portal_group: None,
             purpose,
             portals,
             auth: AuthPlan::None,

@@ -38,8 +38,8 @@ pub struct Session {
     /// The target's half of the session identifier, while the target keeps the session.
     pub(super) tsih: Option<Tsih>,
     pub(super) origin: SessionOrigin,
-    /// The portal group of the session, or of the last one: no login in another group can continue or
-    /// reinstate it.
+    /// The portal group of the session, of the last one, or of the one that the first login reinstates: no
+    /// login in another group can continue or reinstate it.
     pub(super) portal_group: Option<PortalGroupTag>,
     pub(super) parameters: SessionParameters,
     pub(super) slots: Vec<ConnectionSlot>,
@@ -107,7 +107,7 @@ impl Session {
             was_up: false,
             tsih: None,
             origin: SessionOrigin::First,
-            portal_group: None,
+            portal_group: plan.portal_group,
             parameters: SessionParameters::default(),
             slots: (0..MAX_CONNECTIONS).map(|_| ConnectionSlot::default()).collect(),
             tasks: Arena::new(),

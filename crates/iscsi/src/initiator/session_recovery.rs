@@ -20,6 +20,7 @@ use super::session::{Phase, Session, TAG_TASK, tag};
 use super::task::TaskState;
 use crate::fault_injection::{self, Bug};
 use crate::login::Status;
+use crate::login::initiator::InitiatorLoginError;
 use crate::pdu::logout_request::LogoutReason;
 use crate::recovery::{self, InitiatorAction};
 use crate::target::arena::Key;
@@ -181,7 +182,8 @@ impl Session {
             && !self.is_ready_to_log_out()
         {
             // A host that refuses the first login for good refuses it at its other addresses too.
-            let may_differ = self.was_up || may_pass(why);
+            let elsewhere = why == ConnectionDown::Login(InitiatorLoginError::OtherPortalGroup);
+            let may_differ = self.was_up || may_pass(why) || elsewhere;
             if !may_differ || !self.connect_next(now, slot) {
                 self.try_again(now, slot, why, false, Duration::ZERO);
             }

@@ -11,6 +11,7 @@ use initiator::{Client, Disk, Url, block_on};
 use iscsi::name::Isid;
 use store::shared::SharedStore;
 
+use super::nexuses::Nexuses;
 use super::{Shutdown, Wakeup, event_logger};
 use crate::{Failure, connect, print};
 
@@ -38,8 +39,13 @@ pub(super) fn ready(name: &str) -> Result<(), Failure> {
 
 /// Logs in with the initiator port of the device's server. The session of a dead server ends, with all that
 /// it left at the target.
-pub(super) fn disks(client: &Client, urls: &[Url], name: &str) -> Result<Vec<Disk>, Failure> {
-    let open = |(member, url)| connect::disk_as(client, url, member_isid(name, member, url));
+pub(super) fn disks(
+    client: &Client,
+    urls: &[Url],
+    name: &str,
+    nexuses: &mut Nexuses,
+) -> Result<Vec<Disk>, Failure> {
+    let open = |(member, url)| nexuses.open(client, url, member_isid(name, member, url));
     urls.iter().enumerate().map(open).collect()
 }
 

@@ -13,6 +13,7 @@ use crate::initiator::contract::*;
 use crate::login::Status;
 use crate::login::directory::TargetAddress;
 use crate::login::initiator::InitiatorLoginError;
+use crate::name::PortalGroupTag;
 use crate::pdu::Opcode;
 use crate::pdu::login_request::LoginRequest;
 use crate::pdu::scsi_command::ScsiCommand;
@@ -22,6 +23,10 @@ fn host(addresses: u16, level: u8) -> ScriptedTarget {
     let mut setup = Setup::default();
     setup.plan.portals = [Portal { address: TargetAddress::Host { name: "san".into(), port: 3260 } }].into();
     setup.plan.keys.error_recovery_level = level;
+    started(setup, addresses)
+}
+
+fn started(setup: Setup, addresses: u16) -> ScriptedTarget {
     let mut raw = ScriptedTarget::idle(setup);
     raw.hosts.insert("san", (0..addresses).map(portal_address).collect());
     raw.manual = true;
@@ -170,6 +175,30 @@ fn a_session_is_not_rebuilt_in_another_portal_group() {
         let again: ScsiCommand = raw.expect(back);
         assert_eq!((again.lun, again.cdb), (LUN, first.cdb));
     }
+}
+
+/// The session of a process that was killed ends only if its successor logs in in the same portal group.
+#[test]
+fn a_session_of_another_process_is_reinstated_in_its_portal_group_only() {
+    let successor = |addresses| {
+        let mut setup = Setup::default();
+        let host = TargetAddress::Host { name: "san".into(), port: 3260 };
+        setup.plan.portals = [Portal { address: host }].into();
+        setup.plan.portal_group = Some(PortalGroupTag(1));
+        started(setup, addresses)
+    };
+    let mut raw = successor(2);
+    answer(&mut raw, Status::SUCCESS, &["AuthMethod=None", "TargetPortalGroupTag=2"]);
+    assert!(!raw.session.is_up());
+    assert_eq!(last(&raw), portal_address(1));
+    log_in(&mut raw, 8, &[]);
+    assert!(raw.session.is_up(), "{:?}", raw.events);
+
+    let mut raw = successor(1);
+    answer(&mut raw, Status::SUCCESS, &["AuthMethod=None", "TargetPortalGroupTag=2"]);
+    let why = ConnectionDown::Login(InitiatorLoginError::OtherPortalGroup);
+    let ended = |event: &Event| matches!(event, Event::Down(SessionEnd::Permanent(of)) if *of == why);
+    assert!(raw.events.iter().any(ended), "{:?}", raw.events);
 }
 
 #[test]

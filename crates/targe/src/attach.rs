@@ -94,6 +94,11 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let device_name = device::name(&urls, args.stripe);
     let device = args.way.ublk.then_some(&device_name);
     let server = server_name(&args.way)?;
+    let isids = match device {
+        Some(device) => device::isids(&urls, device),
+        None => lun_isids(&urls, &server),
+    };
+    nexuses::refuse_equal(&urls, &isids)?;
     if let Some(device) = device {
         device::ready(device)?;
     }
@@ -237,6 +242,12 @@ fn sharer(urls: &[Url], member: usize) -> Option<usize> {
     let url = urls.get(member).filter(|url| url.endpoint.transport.scheme() == Scheme::HyperScsi)?;
     let same = |other: &Url| other.endpoint == url.endpoint && other.target == url.target;
     urls.iter().take(member).position(same)
+}
+
+/// Returns the ISID of each URL that gets a session of its own at a socket or mount.
+fn lun_isids(urls: &[Url], server: &[u8]) -> Vec<Option<Isid>> {
+    let own = |(member, url)| sharer(urls, member).is_none().then(|| lun_isid(server, url));
+    urls.iter().enumerate().map(own).collect()
 }
 
 /// Opens the LUNs as disks, for the server of this name.
@@ -492,6 +503,42 @@ mod tests {
         ] {
             assert_ne!(one, isid(place, &url), "{place} {url}");
         }
+    }
+
+    #[test]
+    fn urls_that_end_each_others_sessions_are_refused() {
+        let refused = |urls: &[&str], is_device| {
+            let urls: Vec<Url> = urls.iter().map(|url| Url::parse(url).unwrap()).collect();
+            let isids =
+                if is_device { device::isids(&urls, "disk") } else { lun_isids(&urls, b"nbd\0/run/a") };
+            match nexuses::refuse_equal(&urls, &isids) {
+                Err(Failure::Misused(why)) => {
+                    assert!(urls.iter().all(|url| why.contains(&url.to_string())), "{why}");
+                    true
+                }
+                Err(other) => panic!("{other:?}"),
+                Ok(()) => false,
+            }
+        };
+        let one = "iscsi://host/iqn.2026-11.org.targe:rig/0?isid=800000000007";
+        let other = |query| format!("iscsi://host/iqn.2026-11.org.targe:rig/1{query}");
+        for is_device in [false, true] {
+            assert!(refused(&[one, &other("?isid=800000000007")], is_device));
+            assert!(!refused(&[one, &other("?isid=800000000008")], is_device));
+            assert!(!refused(&[one, &other("")], is_device));
+            let elsewhere = "iscsi://host/iqn.2026-11.org.targe:other/0?isid=800000000007";
+            assert!(!refused(&[one, elsewhere], is_device));
+            let named = "?isid=800000000007&initiator=iqn.2026-11.org.targe:second";
+            assert!(!refused(&[one, &other(named)], is_device));
+        }
+        // One LUN by two ways: its ISID at a socket does not depend on the way.
+        let ways = ["iscsi://a/iqn.2026-11.org.targe:rig/0", "iscsi://b/iqn.2026-11.org.targe:rig/0"];
+        assert!(refused(&ways, false) && !refused(&ways, true));
+        // The LUNs of one HyperSCSI target share a session, but not those of a block device.
+        let paths = ["0", "1"]
+            .map(|lun| format!("hyperscsi://group@eth0/iqn.2026-11.org.targe:rig/{lun}?isid=800000000007"));
+        let paths = [&*paths[0], &*paths[1]];
+        assert!(!refused(&paths, false) && refused(&paths, true));
     }
 
     #[test]

@@ -49,6 +49,11 @@ pub(super) fn disks(
     urls.iter().enumerate().map(open).collect()
 }
 
+/// Returns the ISID of each URL. Every disk of a device has a session of its own.
+pub(super) fn isids(urls: &[Url], name: &str) -> Vec<Option<Isid>> {
+    urls.iter().enumerate().map(|(member, url)| Some(member_isid(name, member, url))).collect()
+}
+
 /// Returns the ISID of the device's server for a disk: the one in the URL, or else the same for every server
 /// of the device.
 fn member_isid(name: &str, member: usize, url: &Url) -> Isid {

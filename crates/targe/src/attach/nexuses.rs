@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use initiator::{Client, Disk, Event, SessionUp, Url};
 use iscsi::name::Isid;
 
-use super::nexus_record::{Nexus, NexusRecord};
+use super::nexus_record::{Nexus, NexusRecord, isid_digits};
 use crate::{Failure, connect};
 
 /// The folder of the records of block devices, which have no place of their own in the file system.
@@ -26,6 +26,25 @@ struct OpenNexus {
     tag: u16,
     /// Whether the session was logged out while it had a connection, so that the target has ended all tasks.
     is_logged_out: Arc<AtomicBool>,
+}
+
+/// Refuses URLs that would log in to one target with one initiator name and one ISID, in a session each: each
+/// login would end the session of the other URL (session reinstatement, RFC 7143 §6.3.5), for ever. `isids` has
+/// the ISID of every URL that gets a session of its own.
+pub(super) fn refuse_equal(urls: &[Url], isids: &[Option<Isid>]) -> Result<(), Failure> {
+    let mut known: Vec<(&Url, Nexus)> = Vec::new();
+    for (url, isid) in urls.iter().zip(isids) {
+        let Some(isid) = isid else { continue };
+        let nexus = nexus(url, *isid)?;
+        if let Some((other, _)) = known.iter().find(|(_, other)| *other == nexus) {
+            let digits = isid_digits(nexus.isid);
+            return Err(Failure::Misused(format!(
+                "{other} and {url} would log in to one target with one initiator name and one ISID ({digits}), so that                  each session ends the other: give each URL another isid=, or none"
+            )));
+        }
+        known.push((url, nexus));
+    }
+    Ok(())
 }
 
 /// Returns the nexus of a URL, apart from the portal group.

@@ -91,6 +91,12 @@ pub fn initiator_id(name: &[u8], member: usize) -> [u8; 5] {
     id_on(&machine_id(Path::new("/")), name, member)
 }
 
+/// Returns the bytes by which earlier releases identified the server of a block device: they changed with
+/// every boot of the machine.
+pub fn former_initiator_id(name: &[u8], member: usize) -> [u8; 5] {
+    id_on(&boot_id(Path::new("/")), name, member)
+}
+
 fn id_on(machine: &[u8], name: &[u8], member: usize) -> [u8; 5] {
     let hash = fnv(&[machine, name, &to_u64(member).to_be_bytes()].concat());
     let [a, b, c, d, e, ..] = (hash ^ hash >> 24).to_le_bytes();
@@ -107,7 +113,11 @@ fn machine_id(root: &Path) -> Vec<u8> {
         (id.len() == MACHINE_ID_LEN && id.iter().all(u8::is_ascii_hexdigit)).then(|| id.to_ascii_lowercase())
     };
     let lasting = id("etc/machine-id").or_else(|| id("var/lib/dbus/machine-id"));
-    lasting.unwrap_or_else(|| fs::read(root.join("proc/sys/kernel/random/boot_id")).unwrap_or_default())
+    lasting.unwrap_or_else(|| boot_id(root))
+}
+
+fn boot_id(root: &Path) -> Vec<u8> {
+    fs::read(root.join("proc/sys/kernel/random/boot_id")).unwrap_or_default()
 }
 
 /// The length of a machine-id, in hexadecimal digits.

@@ -99,9 +99,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         None => lun_isids(&urls, &server),
     };
     nexuses::refuse_equal(&urls, &isids)?;
-    if let Some(device) = device {
-        device::ready(device)?;
-    }
+    let is_takeover = device.map(|device| device::ready(device)).transpose()?.unwrap_or(false);
     // The flag must be set before threads start, because they inherit it.
     let free_of_own_pages = ::attach::io_flusher::set_io_flusher();
     let client = connect::client()?;
@@ -111,7 +109,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         None => Nexuses::of_device(&device_name),
     };
     let disks = match device {
-        Some(device) => device::disks(&client, &urls, device, &mut nexuses)?,
+        Some(device) => device::disks(&client, &urls, device, is_takeover, &mut nexuses)?,
         None => disks(&client, &urls, &server, &mut nexuses)?,
     };
     for (url, disk) in urls.iter().zip(&disks) {

@@ -27,14 +27,15 @@ pub(super) fn name(urls: &[Url], stripe: Option<u64>) -> String {
     format!("{} {}", stripe.unwrap_or(0), urls.join(" "))
 }
 
-/// Checks, before anything else is done, whether there can be a device.
-pub(super) fn ready(name: &str) -> Result<(), Failure> {
+/// Checks, before anything else is done, whether there can be a device. Returns whether one waits for a
+/// server.
+pub(super) fn ready(name: &str) -> Result<bool, Failure> {
     let waiting =
         ::attach::ublk::find(name.as_bytes()).map_err(|why| Failure::Failed(connect::error_chain(&why)))?;
     if waiting.is_some() {
         eprintln!("targe: a device of this disk waits for a server; this process takes it over");
     }
-    Ok(())
+    Ok(waiting.is_some())
 }
 
 /// Logs in with the initiator port of the device's server. The session of a dead server ends, with all that
@@ -43,9 +44,16 @@ pub(super) fn disks(
     client: &Client,
     urls: &[Url],
     name: &str,
+    is_takeover: bool,
     nexuses: &mut Nexuses,
 ) -> Result<Vec<Disk>, Failure> {
-    let open = |(member, url)| nexuses.open(client, url, member_isid(name, member, url));
+    let open = |(member, url)| {
+        let isid = member_isid(name, member, url);
+        if is_takeover {
+            nexuses.end_former(client, url, isid, former_isid(name, member))?;
+        }
+        nexuses.open(client, url, isid)
+    };
     urls.iter().enumerate().map(open).collect()
 }
 
@@ -58,6 +66,11 @@ pub(super) fn isids(urls: &[Url], name: &str) -> Vec<Option<Isid>> {
 /// of the device.
 fn member_isid(name: &str, member: usize, url: &Url) -> Isid {
     super::url_isid(url).unwrap_or_else(|| super::server_isid(name.as_bytes(), member))
+}
+
+/// Returns the ISID with which earlier releases logged in for a disk, whatever the URL said.
+fn former_isid(name: &str, member: usize) -> Isid {
+    super::isid_of(::attach::device_key::former_initiator_id(name.as_bytes(), member))
 }
 
 /// Returns what the local disk shows. `volume_name` names the LUKS2 volume on the disks, if they are
@@ -167,6 +180,8 @@ mod tests {
         for (number, other) in others.iter().enumerate() {
             assert!(*other != plain && !others[..number].contains(other), "{other}");
         }
+        assert_ne!(former_isid(&plain, 0), member_isid(&plain, 0, &Url::parse(one).unwrap()));
+        assert_ne!(former_isid(&plain, 0), former_isid(&plain, 1));
         let isid = |member, text| member_isid(&plain, member, &Url::parse(text).unwrap());
         assert_eq!(isid(0, one), isid(0, two), "the name of the device decides");
         assert_ne!(isid(0, one), isid(1, one));

@@ -146,9 +146,9 @@ impl CauseJudge {
         }
     }
 
-    /// Records that a connection of an initiator was lost. Its tasks may end with it, all of them at once: one
-    /// unit attention reports them. Only at ErrorRecoveryLevel 2, where immediate commands cannot be
-    /// reassigned, these end at once and the others later.
+    /// Records that a connection of an initiator was lost. Its tasks may end with it, all of them together:
+    /// one unit attention reports them. Only at ErrorRecoveryLevel 2, where immediate commands cannot be
+    /// reassigned, these end first and the others later.
     pub(crate) fn connection_lost(&mut self, initiator: usize) {
         for unit in 0..self.units {
             let is_immediate =

@@ -1,9 +1,9 @@
 //! Records in which portal groups the sessions of a local disk are, for the server that takes the disk over.
 //!
 //! A target ends the session of a dead server only if the next one logs in with the same initiator name and
-//! ISID in the same portal group (RFC 7143 §4.4.3, §6.3.5). Name and ISID are the same for every server of the
-//! disk. The portal group is the target's, so a server records it before it serves the disk, and removes the
-//! record when it has logged out.
+//! ISID in the same portal group (RFC 7143 §4.4.3, §6.3.5). Name and ISID are the same for every server of
+//! the disk. The portal group is the target's, so a server records it before it serves the disk, and removes
+//! the record when it has logged out.
 
 use std::fmt::Write as _;
 use std::fs;

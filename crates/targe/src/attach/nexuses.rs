@@ -28,9 +28,9 @@ struct OpenNexus {
     is_logged_out: Arc<AtomicBool>,
 }
 
-/// Refuses URLs that would log in to one target with one initiator name and one ISID, in a session each: each
-/// login would end the session of the other URL (session reinstatement, RFC 7143 §6.3.5), for ever. `isids` has
-/// the ISID of every URL that gets a session of its own.
+/// Refuses URLs that would log in to one target with one initiator name and one ISID, in a session each:
+/// each login would end the session of the other URL (session reinstatement, RFC 7143 §6.3.5), for ever.
+/// `isids` contains the ISID of every URL that gets a session of its own.
 pub(super) fn refuse_equal(urls: &[Url], isids: &[Option<Isid>]) -> Result<(), Failure> {
     let mut known: Vec<(&Url, Nexus)> = Vec::new();
     for (url, isid) in urls.iter().zip(isids) {
@@ -97,8 +97,8 @@ impl Nexuses {
         Ok(disk)
     }
 
-    /// Ends the session that a server of an earlier release may have left under an ISID that this release does
-    /// not use: logs in with that ISID, and logs out. Such a server left no record.
+    /// Ends the session that a server of an earlier release may have left under an ISID that this release
+    /// does not use: logs in with that ISID, and logs out. Such a server left no record.
     pub(super) fn end_former(
         &self,
         client: &Client,

@@ -8,6 +8,8 @@ mod context;
 mod file_system;
 mod in_use;
 mod iscsi;
+#[cfg(test)]
+mod left_device_tests;
 mod mounts;
 pub(crate) mod service;
 mod staging;
@@ -22,7 +24,7 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -67,6 +69,8 @@ pub struct Node {
     settings: NodeSettings,
     /// The volumes that a call works on.
     busy: Mutex<BTreeSet<String>>,
+    /// Since when the process of a volume could not be started again.
+    lost: Mutex<BTreeMap<String, Instant>>,
     /// Locked until this is dropped.
     _lock: File,
 }
@@ -141,10 +145,15 @@ impl Node {
         let lock = lock::take(&path)
             .map_err(failed)?
             .ok_or_else(|| CsiError::precondition(format!("another driver uses {}", run_dir.display())))?;
-        let node = Self { settings, busy: Mutex::default(), _lock: lock };
+        let node = Self { settings, busy: Mutex::default(), lost: Mutex::default(), _lock: lock };
         let records = node.records_dir();
         DirBuilder::new().recursive(true).mode(0o700).create(&records).map_err(failed)?;
         for (id, staged) in record::read_all::<Staged>(&records)? {
+            if staged.method == AttachMethod::Ublk
+                && let Err(error) = user_space::note_device(&node.settings, &staged)
+            {
+                eprintln!("targe: volume {id}: {error}");
+            }
             // A ublk device waits for its process, which `keep` starts. That can take long.
             if staged.method == AttachMethod::Loop
                 && let Err(error) = node.settings.restore(&staged)
@@ -172,7 +181,7 @@ impl Node {
             Some(known) if known.publication != wanted.publication => {
                 // Other nodes may have written since: what this host knows of the contents is wrong.
                 self.drop_mounts(&known)?;
-                self.settings.detach(&known)?;
+                self.detach(&known)?;
                 wanted
             }
             Some(known) if !known.is_used_as(&wanted) => {
@@ -182,15 +191,21 @@ impl Node {
             }
             Some(known) if self.settings.is_ending(&known) => {
                 // Its device can go at any moment.
-                self.settings.detach(&known)?;
+                self.detach(&known)?;
                 Staged { method: known.method, formatting: known.formatting, ..wanted }
             }
             // The portal and the way to attach may have changed since; the device has not.
             Some(known) if self.settings.device(&known).is_ok() => return Ok(known),
             Some(known) => {
-                if known.method == AttachMethod::Loop {
-                    // Its process has ended, so its device only fails. A ublk device waits for a process.
-                    self.drop_mounts(&known)?;
+                match known.method {
+                    // Its process has ended, so its device only fails.
+                    AttachMethod::Loop => self.drop_mounts(&known)?,
+                    // The device waits for a process that has the same URL.
+                    AttachMethod::Ublk if !known.has_url_of(&wanted) => {
+                        self.drop_mounts(&known)?;
+                        self.detach(&known)?;
+                    }
+                    AttachMethod::Ublk | AttachMethod::Iscsi => {}
                 }
                 Staged { method: known.method, formatting: known.formatting, ..wanted }
             }
@@ -199,10 +214,11 @@ impl Node {
         Ok(staged)
     }
 
-    /// Takes the file system of a volume away from all paths, even while programs use it. The disk is made to
-    /// fail first: unmounting would wait for a target that refuses this host for ever.
+    /// Takes a volume away from all paths, even while programs use it. The disk is made to fail first: unmounting
+    /// would wait for a target that refuses this host for ever.
     fn drop_mounts(&self, staged: &Staged) -> CsiResult<()> {
         let paths = match self.settings.device_left(staged) {
+            Some(device) if staged.block => mounts::binds_of(&device)?,
             Some(device) => mounts::of(mounts::number_of(&device)?)?,
             None => Vec::new(),
         };
@@ -225,18 +241,55 @@ impl Node {
             let path = staged.staging_path.display();
             return Err(CsiError::precondition(format!("volume {id} is staged at {path}")));
         }
-        // Without the process of a ublk device, unmounting would wait for ever.
-        let _ = self.settings.restore(&staged);
+        let restored = self.restore(&staged);
         let device = self.settings.device_left(&staged);
         in_use::check_unpublished(&staged, device.as_deref())?;
+        let is_used = device.is_some() || mounts::at(staging_path)?.is_some();
+        if staged.method == AttachMethod::Ublk
+            && is_used
+            && let Err(error) = restored
+        {
+            // Unmounting would wait for ever. What was not written waits as long as it would wait in a process.
+            if !self.is_given_up(id) {
+                return Err(error);
+            }
+            eprintln!("targe: volume {id}: what was not written to it is lost: {error}");
+            self.settings.interrupt(&staged)?;
+        }
         while mounts::at(staging_path)?.is_some() {
             mounts::unmount(staging_path, false)?;
         }
-        if let Some(device) = device {
+        if let Some(device) = self.settings.device_left(&staged) {
             in_use::check_unused(&staged, &device)?;
         }
-        self.settings.detach(&staged)?;
+        self.detach(&staged)?;
         record::remove(&self.records_dir(), id)
+    }
+
+    /// Starts the process of a volume again if it has ended.
+    fn restore(&self, staged: &Staged) -> CsiResult<()> {
+        let restored = self.settings.restore(staged);
+        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        if restored.is_ok() {
+            lost.remove(&staged.id);
+        } else {
+            lost.entry(staged.id.clone()).or_insert_with(Instant::now);
+        }
+        restored
+    }
+
+    /// Returns whether the requests to a volume have waited for a process as long as a process lets them wait
+    /// for a target.
+    fn is_given_up(&self, id: &str) -> bool {
+        let lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.get(id).is_some_and(|since| since.elapsed() >= user_space::LOSS_MAX)
+    }
+
+    /// Detaches a volume, whatever of it is attached.
+    fn detach(&self, staged: &Staged) -> CsiResult<()> {
+        self.settings.detach(staged)?;
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).remove(&staged.id);
+        Ok(())
     }
 
     /// Makes a staged volume appear at a path: its file system, or its block device.
@@ -433,7 +486,7 @@ impl Node {
             }
             let Ok(_busy) = self.claim(&id) else { continue };
             let Some(staged) = self.staged(&id)?.filter(is_dead) else { continue };
-            if let Err(error) = self.settings.restore(&staged)
+            if let Err(error) = self.restore(&staged)
                 && known.why != error.message
             {
                 eprintln!("targe: volume {id} is not attached any more: {error}");
@@ -460,6 +513,11 @@ impl Staged {
             && self.block == other.block
             && self.read_only == other.read_only
             && self.naa == other.naa
+    }
+
+    /// Returns whether a process that attaches the other one takes over what the process of this one left.
+    fn has_url_of(&self, other: &Self) -> bool {
+        self.portal == other.portal && self.target == other.target && self.user == other.user
     }
 }
 

@@ -56,6 +56,10 @@ pub(crate) struct AttachArgs {
     /// Decrypt the LUKS2 image on the LUN with the secret in this file; the target never sees plain data
     #[arg(long, value_name = "KEY_FILE")]
     luks: Option<PathBuf>,
+    /// Attach nothing: delete the block device that a dead process left for these LUNs. Requests that wait in it
+    /// fail
+    #[arg(long, conflicts_with_all = ["nbd", "fuse"])]
+    delete: bool,
 }
 
 /// How the disk appears.
@@ -92,6 +96,9 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         }
     }
     let device_name = device::name(&urls, args.stripe);
+    if args.delete {
+        return device::delete(&device_name);
+    }
     let device = args.way.ublk.then_some(&device_name);
     let server = server_name(&args.way)?;
     let isids = match device {
@@ -472,6 +479,23 @@ fn watch_signals(tell: Sender<Wakeup>, times: u32, is_last: Arc<AtomicBool>) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: AttachArgs,
+    }
+
+    #[test]
+    fn only_block_devices_are_deleted() {
+        use clap::Parser;
+        let url = "iscsi://host/iqn.2026-11.org.targe:rig/0";
+        let line = |words: &[&str]| Line::try_parse_from(["targe", url].iter().chain(words));
+        assert!(line(&["--ublk", "--delete"]).unwrap().args.delete);
+        assert!(!line(&["--ublk"]).unwrap().args.delete);
+        line(&["--nbd", "/run/a", "--delete"]).unwrap_err();
+        line(&["--delete"]).unwrap_err();
+    }
 
     #[test]
     fn paths_in_addresses_are_escaped() {

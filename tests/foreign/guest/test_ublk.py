@@ -246,6 +246,31 @@ def test_attach_killed_under_load_takes_the_device_over_and_nothing_synced_is_lo
         outlives(disks.guest, path, crash)
 
 
+def test_device_of_a_killed_attach_is_deleted_with_the_writes_that_wait_in_it(disks):
+    guest = disks.guest
+    disks.clear()
+    path = disks.attach()
+    guest.run(f"dd if=/dev/zero of={path} bs=4k count=1 oflag=direct conv=fsync 2>&1")
+    served = guest.run(f"targe attach '{disks.url()}' --ublk --delete 2>&1", check=False)
+    expect(guest.code == "1" and "already attached" in served, f"a device is deleted that is served: {served}")
+    disks.signal("KILL")
+    guest.run(f"{{ yes | dd of={path} bs=4k count=1 iflag=fullblock oflag=direct 2> /dev/null; echo $? > /tmp/written; }} &")
+    guest.run("sleep 2; [ ! -s /tmp/written ]")
+    said = guest.run(f"targe attach '{disks.url()}' --ublk --delete 2>&1")
+    expect(f"{path} is deleted" in said, f"nothing is deleted: {said}")
+    guest.run(f"for i in $(seq {DEVICE_MAX_S * 10}); do [ -s /tmp/written ] && break; sleep 0.1; done")
+    expect(guest.run("cat /tmp/written").strip() == "1", "the write that waited does not fail")
+    disks.expect_gone(path)
+    said = guest.run(f"targe attach '{disks.url()}' --ublk --delete 2>&1")
+    expect("no device of this disk" in said, f"a second deletion: {said}")
+    path = disks.attach()
+    expect("takes it over" not in disks.said(), f"the device is taken over: {disks.said()}")
+    found = guest.run(f"dd if={path} bs=4k count=1 iflag=direct 2> /dev/null | tr -d '\\000' | wc -c").strip()
+    expect(found == "0", f"the write that waited was repeated: {found} bytes")
+    expect(disks.detach() == "0", f"detach: {disks.said()}")
+    disks.expect_gone(path)
+
+
 def test_device_in_use_is_served_until_it_is_let_go(disks):
     guest = disks.guest
     with disks.attached() as path:

@@ -58,7 +58,7 @@ pub enum UblkStartError {
     #[error(
         "{} waits for the disk that was attached under this name, and this is another disk, another LUKS2 volume \
          (--luks) or another initiator name: nothing was written to either; attach as before, or delete the device \
-         (ublk del)",
+         (--delete)",
         .0.display()
     )]
     OtherDisk(PathBuf),
@@ -269,7 +269,9 @@ fn prepare(control: &mut Control, keys: DeviceKeys, disk: &DeviceParams) -> Resu
             .map_err(|source| UblkStartError::Node { path: format!("/dev/ublkc{number}").into(), source })
     };
     let has_name = |key: DeviceKey| key.has_name_of(keys.current);
-    if let Some(WaitingDevice { device: number, key: theirs }) = find_waiting(control, has_name)? {
+    if let Some(WaitingDevice { device: number, key: theirs }) =
+        find_waiting(control, has_name, Control::remove)?
+    {
         let path = disk_path(number);
         let info = control.info(number).map_err(UblkStartError::Control)?;
         let told = DeviceParams::of(&control.params(number).map_err(UblkStartError::Control)?);

@@ -34,13 +34,39 @@ pub fn find(name: &[u8]) -> Result<Option<WaitingDevice>, UblkStartError> {
     // The lock holds until the control device is closed. A process that adds a device also holds it, until
     // other processes can see that the device is served.
     control.lock().map_err(UblkStartError::Control)?;
-    find_waiting(&mut control, |key| key.has_name(name))
+    find_waiting(&mut control, |key| key.has_name(name), Control::remove)
 }
 
-/// Finds a device whose key has the name. Removes one that never became a disk and that no process has open.
+/// Deletes the device that a dead process left which had attached it by this name. The requests that wait in
+/// it fail, as do later ones, and no server finds it any more. The kernel frees it once all users have closed
+/// it. Returns its path; `None` if no device of this name waits for a server.
+///
+/// # Errors
+/// Fails when this process may not use ublk, or when another process serves the device.
+pub fn delete_left(name: &[u8]) -> Result<Option<PathBuf>, UblkStartError> {
+    let mut control = match Control::open() {
+        Err(UblkStartError::NoUblk | UblkStartError::NotLoaded) if !has_disks() => return Ok(None),
+        opened => opened?,
+    };
+    control.lock().map_err(UblkStartError::Control)?;
+    // Linux before 6.9 cannot delete a device without a wait for its users. It is no disk any more.
+    let delete = |control: &mut Control, device| control.remove_in_time(device).or(Ok(()));
+    let Some(found) = find_waiting(&mut control, |key| key.has_name(name), delete)? else {
+        return Ok(None);
+    };
+    control
+        .stop(found.device)
+        .and_then(|()| delete(&mut control, found.device))
+        .map_err(UblkStartError::Control)?;
+    Ok(Some(disk_path(found.device)))
+}
+
+/// Finds a device whose key has the name. Removes one by `remove` that is no disk and that no process has
+/// open.
 pub(super) fn find_waiting(
     control: &mut Control,
     has_name: impl Fn(DeviceKey) -> bool,
+    remove: impl Fn(&mut Control, u32) -> io::Result<()>,
 ) -> Result<Option<WaitingDevice>, UblkStartError> {
     let deadline = Instant::now() + DYING_MAX;
     for device in numbers().map_err(UblkStartError::Control)? {
@@ -53,7 +79,7 @@ pub(super) fn find_waiting(
             match standing(&info) {
                 DeviceStatus::Waiting => return Ok(Some(WaitingDevice { device, key: theirs })),
                 DeviceStatus::Stale => {
-                    control.remove(device).map_err(UblkStartError::Control)?;
+                    remove(control, device).map_err(UblkStartError::Control)?;
                     break;
                 }
                 DeviceStatus::Dying if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
@@ -109,6 +135,13 @@ fn is_dead(stat: &str) -> bool {
     state.is_none_or(|state| state.starts_with(['Z', 'X']))
 }
 
+/// Returns whether the kernel has disks of ublk.
+fn has_disks() -> bool {
+    // A system without this folder shows no disks.
+    let mut names = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    names.any(|entry| entry.file_name().as_encoded_bytes().starts_with(b"ublkb"))
+}
+
 /// Returns the numbers of the existing devices.
 fn numbers() -> io::Result<Vec<u32>> {
     let names = fs::read_dir("/dev")?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -148,6 +181,13 @@ fn number(folder: &Path) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_system_without_ublk_has_no_device_to_delete() {
+        if !Path::new("/dev/ublk-control").exists() && !has_disks() {
+            assert_eq!(delete_left(b"iscsi://host/iqn.2026-11.org.targe:rig/0").unwrap(), None);
+        }
+    }
 
     #[test]
     fn remains_of_a_process_do_not_live() {

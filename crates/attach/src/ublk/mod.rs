@@ -31,7 +31,7 @@ mod wire;
 
 use control::Control;
 pub use device::{Device, DeviceUse, EndError, Started, UblkStartError};
-pub use device_lookup::{WaitingDevice, find};
+pub use device_lookup::{WaitingDevice, delete_left, find};
 
 /// Checks whether this process can make block devices.
 ///

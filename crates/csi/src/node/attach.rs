@@ -67,12 +67,14 @@ impl NodeSettings {
         }
     }
 
-    /// Returns the block device of a volume, even one that only fails because its process has ended.
+    /// Returns the block device of a volume, even one whose process has ended: a loop device only fails then,
+    /// and the requests of a ublk device wait.
     pub(super) fn device_left(&self, staged: &Staged) -> Option<PathBuf> {
         match staged.method {
             AttachMethod::Loop => user_space::loop_device(self, staged),
+            AttachMethod::Ublk => user_space::ublk_device(self, staged).or_else(|| self.device(staged).ok()),
             // The name of a device that has gone may be that of another volume now.
-            AttachMethod::Iscsi | AttachMethod::Ublk => self.device(staged).ok(),
+            AttachMethod::Iscsi => self.device(staged).ok(),
         }
     }
 
@@ -80,7 +82,7 @@ impl NodeSettings {
     pub(super) fn interrupt(&self, staged: &Staged) -> CsiResult<()> {
         match staged.method {
             AttachMethod::Iscsi => iscsi::log_out(self, staged),
-            AttachMethod::Ublk | AttachMethod::Loop => user_space::end_process(self, staged),
+            AttachMethod::Ublk | AttachMethod::Loop => user_space::interrupt(self, staged),
         }
     }
 

@@ -26,10 +26,10 @@ const END_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 /// How long the host may take to notice a new size.
 const NOTICE_MAX: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// How long requests wait for a target that is away, in seconds. After that they fail, and a file system does
+/// How long requests wait for a target that is away. After that they fail, and a file system does
 /// not recover from it: longer than an orchestrator takes to start the target's container again, which waits
 /// for five minutes between attempts.
-const LOSS_MAX_S: u32 = 900;
+pub(super) const LOSS_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 900 });
 /// The pause between two signals. The process takes signals that follow each other faster for one.
 const SIGNAL_PAUSE: Duration = Duration::from_secs(1);
 /// What is read to have the LUN answer.
@@ -41,6 +41,11 @@ const LOG_SHOWN: usize = 400;
 pub(super) fn attach(settings: &NodeSettings, staged: &Staged, secret: &str) -> CsiResult<PathBuf> {
     let files = Files::of(settings, staged);
     if files.process().is_none() {
+        // A device that is not noted is of an earlier publication. Its requests are older than what other nodes
+        // have written since.
+        if files.ublk_device().is_none() {
+            delete_left(settings, staged)?;
+        }
         files.forget_address();
         replace_file(&files.secret, secret.as_bytes())?;
         check(settings, staged, &files)?;
@@ -81,6 +86,20 @@ pub(super) fn loop_device(settings: &NodeSettings, staged: &Staged) -> Option<Pa
     Files::of(settings, staged).loop_device()
 }
 
+/// Returns the ublk device of a volume, even if its process has ended.
+pub(super) fn ublk_device(settings: &NodeSettings, staged: &Staged) -> Option<PathBuf> {
+    Files::of(settings, staged).ublk_device()
+}
+
+/// Notes the ublk device of a process that an earlier version has started.
+pub(super) fn note_device(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
+    let files = Files::of(settings, staged);
+    match device(settings, staged) {
+        Ok(device) if files.ublk_device().is_none() => files.note_ublk_device(&device),
+        _ => Ok(()),
+    }
+}
+
 /// Returns whether the process of a volume was asked to end, and has not ended.
 pub(super) fn is_ending(settings: &NodeSettings, staged: &Staged) -> bool {
     let files = Files::of(settings, staged);
@@ -89,13 +108,29 @@ pub(super) fn is_ending(settings: &NodeSettings, staged: &Staged) -> bool {
 
 /// Ends the process of a volume, whatever the target does, and even while programs use the disk: it only
 /// fails from now on.
-pub(super) fn end_process(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
-    Files::of(settings, staged).end_process(End::AtOnce)
+pub(super) fn interrupt(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
+    Files::of(settings, staged).end_process(End::AtOnce)?;
+    delete_left(settings, staged)
+}
+
+/// Deletes the ublk device that a process left which has died. The requests that wait in it fail. No later
+/// process finds them.
+fn delete_left(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
+    if staged.method != AttachMethod::Ublk {
+        return Ok(());
+    }
+    let Staged { user, portal, target, .. } = staged;
+    // A process that serves a device has its URL there, where this one has an option.
+    let url = format!("iscsi://{user}@{portal}/{target}/0");
+    run_well(&[text(&settings.targe)?, "attach", "--ublk", "--delete", &url]).map(drop)
 }
 
 /// Detaches a volume: ends its process, whatever the target does.
 pub(super) fn detach(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
     let files = Files::of(settings, staged);
+    files.end_process(End::WhenUnused)?;
+    // The device stays noted until it is deleted.
+    delete_left(settings, staged)?;
     files.end()?;
     for path in [&files.secret, &files.address, &files.log, &files.asked] {
         let _ = fs::remove_file(path);
@@ -144,7 +179,7 @@ struct Files {
     log: PathBuf,
     /// Where FUSE is mounted.
     mountpoint: PathBuf,
-    /// Which loop device was made of the disk.
+    /// Which loop device was made of the disk, or which ublk device is the disk.
     device: PathBuf,
     /// Which process was asked to end: another signal would take the disk away from its users.
     asked: PathBuf,
@@ -177,7 +212,8 @@ impl Files {
         };
         // The process is found by what stands last.
         format!(
-            "iscsi://{user}@{portal}/{target}/0?initiator={initiator}&timeout={LOSS_MAX_S}{keys}&password_file={secret}"
+            "iscsi://{user}@{portal}/{target}/0?initiator={initiator}&timeout={}{keys}&password_file={secret}",
+            LOSS_MAX.as_secs()
         )
     }
 
@@ -227,6 +263,21 @@ impl Files {
         let noted = PathBuf::from(fs::read_to_string(&self.device).ok()?);
         let is_it = backing(noted.file_name()?)? == Path::new("/").join(DISK);
         is_it.then_some(noted)
+    }
+
+    /// Returns the ublk device that was noted, if it still exists. Its path may be that of another volume by
+    /// now, but its sequence number belongs to one disk only.
+    fn ublk_device(&self) -> Option<PathBuf> {
+        let noted = fs::read_to_string(&self.device).ok()?;
+        let (path, number) = noted.split_once(' ')?;
+        let path = PathBuf::from(path);
+        (sequence_number(&path).ok()? == number).then_some(path)
+    }
+
+    fn note_ublk_device(&self, device: &Path) -> CsiResult<()> {
+        let failed = |error: std::io::Error| CsiError::io("read the sequence number of", device, &error);
+        let noted = format!("{} {}", text(device)?, sequence_number(device).map_err(failed)?);
+        replace_file(&self.device, noted.as_bytes())
     }
 
     /// Makes a loop device of the file, and notes which.
@@ -314,6 +365,12 @@ impl Files {
     }
 }
 
+/// Returns the number that the kernel gave to a disk, and gives to no other one until it boots again.
+fn sequence_number(device: &Path) -> std::io::Result<String> {
+    let path = Path::new("/sys/block").join(device.file_name().unwrap_or_default()).join("diskseq");
+    Ok(fs::read_to_string(path)?.trim_end().to_owned())
+}
+
 /// Returns the note about a process that is to be asked to end.
 fn beginning(process: Pid) -> String {
     format!("{} is asked", process.as_raw_nonzero())
@@ -338,7 +395,10 @@ fn start(settings: &NodeSettings, staged: &Staged, files: &Files) -> CsiResult<P
     match (staged.method, files.loop_device()) {
         (AttachMethod::Loop, Some(device)) => Ok(device),
         (AttachMethod::Loop, None) => files.make_loop_device(&address),
-        _ => Ok(address),
+        _ => {
+            files.note_ublk_device(&address)?;
+            Ok(address)
+        }
     }
 }
 

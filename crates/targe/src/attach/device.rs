@@ -38,6 +38,17 @@ pub(super) fn ready(name: &str) -> Result<bool, Failure> {
     Ok(waiting.is_some())
 }
 
+/// Deletes the device that a dead process left under this name.
+pub(super) fn delete(name: &str) -> Result<(), Failure> {
+    let deleted = ::attach::ublk::delete_left(name.as_bytes())
+        .map_err(|why| Failure::Failed(connect::error_chain(&why)))?;
+    match deleted {
+        Some(path) => eprintln!("targe: {} is deleted; requests that waited in it failed", path.display()),
+        None => eprintln!("targe: no device of this disk waits for a server"),
+    }
+    Ok(())
+}
+
 /// Logs in with the initiator port of the device's server. The session of a dead server ends, with all that
 /// it left at the target.
 pub(super) fn disks(

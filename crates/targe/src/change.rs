@@ -76,7 +76,8 @@ pub(crate) struct Candidate {
 /// A running daemon and its configuration file, which is locked.
 pub(crate) struct Target {
     connection: Connection,
-    status: Status,
+    /// The revision of the configuration file that runs.
+    revision: Option<String>,
     file: LockedFile,
 }
 
@@ -110,8 +111,7 @@ impl Target {
         how: &ChangeArgs,
         lock: fn(&Path) -> Result<LockedFile, ConfigFileError>,
     ) -> Result<Self, Failure> {
-        let mut connection = daemon_socket::connect(how.socket.as_deref())?;
-        connection.wait_for(CHANGE_MAX).map_err(refused)?;
+        let mut connection = connect(how)?;
         let status: Status = call(&mut connection, &Request::new(Method::Status))?;
         let Some(path) = &status.config else {
             return Err(Failure::Failed(
@@ -123,14 +123,16 @@ impl Target {
         let open = if how.dry_run { LockedFile::read } else { lock };
         let file = open(Path::new(path)).map_err(failed)?;
         // Another program may have changed both while this one waited for the lock.
-        let status = call(&mut connection, &Request::new(Method::Status))?;
-        Ok(Self { connection, status, file })
+        drop(connection);
+        let mut connection = connect(how)?;
+        let Status { revision, .. } = call(&mut connection, &Request::new(Method::Status))?;
+        Ok(Self { connection, revision, file })
     }
 
     /// Refuses to replace a file that was edited since it was applied: the edit would be lost.
     fn refuse_edited(&mut self) -> Result<(), Failure> {
         let found = Revision::of(self.file.text().as_bytes()).to_string();
-        if self.status.revision.as_ref() == Some(&found) {
+        if self.revision.as_ref() == Some(&found) {
             return Ok(());
         }
         let path = self.file.path().display().to_string();
@@ -163,13 +165,14 @@ impl Target {
 
     /// Shows what a text would change, and applies it unless that is only a trial.
     pub(crate) fn change(&mut self, candidate: &Candidate, how: &ChangeArgs) -> Result<(), Failure> {
+        self.connection = connect(how)?;
         let mut plan: Plan = self.send(Method::Plan, candidate, None)?;
         if candidate.needs_applied_file && !plan.unapplied.is_empty() {
             return Err(Failure::Failed(output::unapplied(&plan)));
         }
         // The text can mean something else although it is the same: files with secrets change, too.
         let is_running = candidate.text == self.file.text()
-            && self.status.revision.as_deref() == Some(plan.revision.as_str())
+            && self.revision.as_deref() == Some(plan.revision.as_str())
             && plan.changes.iter().all(|change| change.effective == Effective::Restart);
         if !candidate.force && plan.refusal.is_none() {
             plan.refusal = busy::refusal(&plan.sessions);
@@ -197,6 +200,7 @@ impl Target {
     /// Applies a text and shows nothing, whatever sessions lose by it. Nothing happens if it means what runs
     /// already.
     pub(crate) fn change_quietly(&mut self, candidate: &Candidate, how: &ChangeArgs) -> Result<(), Failure> {
+        self.connection = connect(how)?;
         let plan: Plan = self.send(Method::Plan, candidate, None)?;
         if candidate.needs_applied_file && !plan.unapplied.is_empty() {
             return Err(Failure::Failed(output::unapplied(&plan)));
@@ -314,6 +318,15 @@ impl Target {
     }
 }
 
+/// Connects to the daemon for a change. The lock of the file and an edit of a large configuration can take longer
+/// than the daemon keeps an idle connection open, so that each of the steps around them has a connection of its
+/// own. The daemon refuses the edited text if the file or the configuration that runs has changed meanwhile.
+fn connect(how: &ChangeArgs) -> Result<Connection, Failure> {
+    let connection = daemon_socket::connect(how.socket.as_deref())?;
+    connection.wait_for(CHANGE_MAX).map_err(refused)?;
+    Ok(connection)
+}
+
 /// Returns the LUNs that the daemon serves.
 pub(crate) fn luns(how: &ChangeArgs) -> Result<Vec<Lun>, Failure> {
     let mut connection = daemon_socket::connect(how.socket.as_deref())?;
@@ -409,7 +422,57 @@ fn refused(error: ClientError) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+
+    use daemon::admin::api::Response;
+
     use super::*;
+
+    #[test]
+    fn an_edit_that_takes_longer_than_an_idle_connection_lasts_is_sent() {
+        let folder = std::env::temp_dir().join(format!("targe-change-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        let (path, socket) = (folder.join("targe.toml"), folder.join("socket"));
+        std::fs::write(&path, "log = 'info'\n").unwrap();
+        let listener = UnixListener::bind(&socket).unwrap();
+        let how = ChangeArgs { dry_run: false, socket: Some(socket), json: true };
+        let file = LockedFile::open(&path).unwrap();
+        let mut target = Target { connection: connect(&how).unwrap(), revision: None, file };
+        let daemon = std::thread::spawn(move || {
+            // The daemon closes the idle connection.
+            drop(listener.accept().unwrap());
+            let mut stream = BufReader::new(listener.accept().unwrap().0);
+            stream.read_line(&mut String::new()).unwrap();
+            let plan = Plan {
+                file: String::new(),
+                revision: String::new(),
+                base: None,
+                generation: 1,
+                changes: Vec::new(),
+                warnings: Vec::new(),
+                sessions: Vec::new(),
+                refusal: Some("the daemon got the text".to_owned()),
+                unapplied: Vec::new(),
+            };
+            let answer = serde_json::to_string(&Response::Result(plan)).unwrap() + "\n";
+            stream.get_mut().write_all(answer.as_bytes()).unwrap();
+        });
+        let candidate = Candidate {
+            text: String::new(),
+            name: "targe.toml".to_owned(),
+            action: "test".to_owned(),
+            needs_applied_file: true,
+            force: false,
+        };
+        // The connection is closed by now.
+        target.source().map(drop).unwrap_err();
+        let refusal = target.change_quietly(&candidate, &how);
+        daemon.join().unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(matches!(refusal, Err(Failure::Failed(why)) if why == "the daemon got the text"));
+    }
 
     #[test]
     fn an_unavailable_daemon_has_not_decided() {

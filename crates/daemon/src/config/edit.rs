@@ -209,25 +209,40 @@ pub fn edit(text: &str, config: Config, edits: &[Edit], context: &EditContext<'_
     }
     let mut text = text.replace("\r\n", "\n");
     let mut config = Ok(config);
-    for one in edits {
-        (text, config) = edit_lines(&text, &config?, one, context)?;
+    for run in
+        edits.chunk_by(|one, next| added_access(one).is_some() && added_access(one) == added_access(next))
+    {
+        (text, config) = edit_lines(&text, &config?, run, context)?;
     }
     Ok(if with_cr > 0 { text.replace('\n', "\r\n") } else { text })
 }
 
-/// Applies an edit to a text whose lines end with LF. Returns the new text and its meaning, or the mistakes
-/// in it.
+/// Returns the target whose access list an edit only adds to. Such edits change neither the order of targets
+/// nor the numbers of LUNs, so that several of them need the meaning of the text before the first one only.
+fn added_access(edit: &Edit) -> Option<&str> {
+    match edit {
+        Edit::AddAcl { target, .. } => Some(target),
+        Edit::AddUser { place: AuthPlace::Initiator(target, _), .. }
+        | Edit::AddPasswordFile { place: AuthPlace::Initiator(target, _), .. } => Some(target),
+        _ => None,
+    }
+}
+
+/// Applies an edit, or several that add to the access list of one target, to a text whose lines end with LF.
+/// Returns the new text and its meaning, or the mistakes in it.
 fn edit_lines(
     text: &str,
     config: &Config,
-    edit: &Edit,
+    edits: &[Edit],
     context: &EditContext<'_>,
 ) -> Result<(String, Result<Config, String>), String> {
     let before: DocumentMut = text
         .parse()
         .map_err(|error: toml_edit::TomlError| format!("cannot parse the file: {}", error.message()))?;
     let mut document = before.clone();
-    apply(&mut document, config, edit, context)?;
+    for edit in edits {
+        apply(&mut document, config, edit, context)?;
+    }
     let mut after = (context.resolve)(&document.to_string());
     if let Ok(meaning) = &after
         && luns::pin_shared_names(&mut document, config, meaning, context)?
@@ -235,10 +250,13 @@ fn edit_lines(
         after = (context.resolve)(&document.to_string());
     }
     let text = document.to_string();
-    unchanged::check(&before, &text, config, edit)?;
+    // All of them may change the same part of the text.
+    if let Some(edit) = edits.first() {
+        unchanged::check(&before, &text, config, edit)?;
+    }
     // A text with mistakes is not used.
     if let Ok(meaning) = &after {
-        served::check(config, meaning, edit)?;
+        served::check(config, meaning, edits)?;
     }
     Ok((text, after))
 }

@@ -12,12 +12,13 @@ use super::{AuthPlace, Edit, access, luns, target_index};
 use crate::config::names::NamePattern;
 use crate::config::resolved::{AclEntry, Auth, Config, GroupSet, LunNumbers, MappedLun, Target, Unit};
 
-/// Checks that the new configuration serves what the old one does, except for what the edit names.
+/// Checks that the new configuration serves what the old one does, except for what the edits name: one edit,
+/// or several of the access of initiators to one target.
 ///
 /// # Errors
 /// A sentence that says what else would change.
-pub(super) fn check(before: &Config, after: &Config, edit: &Edit) -> Result<(), String> {
-    let named = Named::of(edit, before, after);
+pub(super) fn check(before: &Config, after: &Config, edits: &[Edit]) -> Result<(), String> {
+    let named = Named::of_all(edits, before, after);
     let both = Both { before, after, named: &named };
     for was in &before.targets {
         let is = after.targets.iter().find(|is| is.name == was.name);
@@ -75,6 +76,15 @@ struct Named {
 }
 
 impl Named {
+    fn of_all(edits: &[Edit], before: &Config, after: &Config) -> Self {
+        let mut all = edits.iter().map(|edit| Self::of(edit, before, after));
+        let first = all.next().unwrap_or_default();
+        all.fold(first, |known, next| Self {
+            initiators: known.initiators.zip(next.initiators).map(|(known, next)| [known, next].concat()),
+            ..known
+        })
+    }
+
     fn of(edit: &Edit, before: &Config, after: &Config) -> Self {
         let target = |name: &str| Self {
             target: Some(

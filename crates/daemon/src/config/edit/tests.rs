@@ -71,6 +71,49 @@ fn edit_with(text: &str, done: &Edit, unknown_names: Option<String>) -> Result<S
     super::edit(text, resolved(&text.replace("\r\n", "\n")), std::slice::from_ref(done), &context)
 }
 
+#[test]
+fn the_meaning_of_a_text_is_found_once_for_all_additions_to_an_access_list() {
+    let additions = |count: usize| {
+        let name = "iqn.2026-11.org.example:c".to_owned();
+        let mut edits = vec![Edit::AddTarget {
+            name: name.clone(),
+            luns: vec!["null:1M".to_owned()],
+            settings: Vec::new(),
+        }];
+        for number in 0..count {
+            let initiator = format!("iqn.2000-01.org.example:n{number}");
+            edits.push(Edit::AddAcl {
+                target: name.clone(),
+                initiators: vec![initiator.clone()],
+                settings: Vec::new(),
+                first: false,
+            });
+            let secret = settings(&[("secret_file", "/lab.secret")]);
+            let place = AuthPlace::Initiator(name.clone(), initiator);
+            edits.push(Edit::AddUser { place, user: "lab".to_owned(), settings: secret });
+        }
+        edits
+    };
+    let made = |edits: &[Edit]| {
+        let count = std::cell::Cell::new(0);
+        let resolve = |text: &str| {
+            count.set(count.get() + 1);
+            Ok(resolved(text))
+        };
+        let context = EditContext { directory: "/here".into(), resolve: &resolve, unknown_names: None };
+        (super::edit(TEXT, resolved(TEXT), edits, &context).unwrap(), count.get())
+    };
+    let (text, count) = made(&additions(20));
+    assert_eq!(count, made(&additions(1)).1);
+    let one_by_one = additions(20).iter().fold(TEXT.to_owned(), |text, one| edit(&text, one).unwrap());
+    assert_eq!(text, one_by_one);
+    // A wrong one among them is refused.
+    let twice = [additions(2), additions(2).split_off(1)].concat();
+    let resolve = |text: &str| Ok(resolved(text));
+    let context = EditContext { directory: "/here".into(), resolve: &resolve, unknown_names: None };
+    super::edit(TEXT, resolved(TEXT), &twice, &context).unwrap_err();
+}
+
 fn a() -> String {
     "iqn.2026-11.org.example:A".to_owned()
 }

@@ -20,7 +20,8 @@ impl Config {
         let mut config = self.clone();
         config.discovery_auth = auth(&self.discovery_auth, &new.discovery_auth);
         for unit in &mut config.units {
-            unit.read_only |= new.units.iter().any(|other| is_same_disk(unit, other) && other.read_only);
+            let is_read_only = new.units.iter().any(|other| is_same_disk(unit, other) && other.read_only);
+            unit.read_only |= is_read_only && stays_same(unit);
         }
         if let Some(frames) = &mut config.hyperscsi {
             groups(frames, new.hyperscsi.as_ref());
@@ -68,6 +69,12 @@ fn is_same_disk(a: &Unit, b: &Unit) -> bool {
         (Some(a), Some(b)) => a == b,
         _ => a.label == b.label,
     }
+}
+
+/// Returns whether a unit is still the same one once it is write-protected. A cartridge that is only read has
+/// another lock, so that its unit would have to be opened anew: the LUNs are write-protected in its place.
+fn stays_same(unit: &Unit) -> bool {
+    Unit { read_only: true, ..unit.clone() }.key() == Unit { read_only: false, ..unit.clone() }.key()
 }
 
 /// The configuration that is served and the one that could not be applied.
@@ -177,8 +184,10 @@ impl Both<'_> {
             };
             let other = new.iter().filter(shown).min_by_key(|other| other.lun != lun.lun);
             let other = other.or_else(|| new.iter().find(replaces))?;
+            let is_protected = |other: &Unit| other.read_only && is_same_disk(unit, other);
+            let is_protected = !stays_same(unit) && self.new.units.iter().any(is_protected);
             Some(MappedLun {
-                read_only: lun.read_only || other.read_only,
+                read_only: lun.read_only || other.read_only || is_protected,
                 protection: lun.protection.max(other.protection),
                 groups: self.group_set(lun.groups, other.groups),
                 ..*lun

@@ -239,3 +239,28 @@ fn everybody_sees_afterwards_what_both_configurations_show() {
         assert_eq!(old.tightened(&old), old);
     }
 }
+
+#[test]
+fn a_tape_drive_stays_open_and_its_luns_are_write_protected() {
+    let scratch = Scratch::new();
+    let text = |ro: bool| {
+        format!(
+            "portal = [{{ listen = \"127.0.0.1\" }}]\n[[target]]\nname = \"iqn.2001-04.com.example:a\"\n\
+             lun = [{{ type = \"tape\", path = \"A1\", ro = {ro} }}, {{ type = \"ram\", size = \"1M\", ro = {ro} }}]\n\
+             [[target.acl]]\ninitiators = [\"iqn.2001-04.com.example:one\"]\n"
+        )
+    };
+    let config = |ro: bool| {
+        let name = scratch.path().join("targe.toml");
+        let environment = Environment::for_tests(scratch.path());
+        let loaded = Config::load_text_without_media(&Flags::default(), &environment, &name, &text(ro), None);
+        loaded.map_err(|report| report.to_string()).unwrap().config
+    };
+    let old = config(false);
+    let tight = old.tightened(&config(true));
+    let keys = |config: &Config| config.units.iter().map(Unit::key).collect::<Vec<_>>();
+    assert_eq!(keys(&tight), keys(&old));
+    assert_eq!(views(&tight, 0), "one: 0r 1r");
+    assert!(tight.targets[0].luns[0].read_only && !tight.targets[0].luns[1].read_only);
+    assert_eq!(old.tightened(&old), old);
+}

@@ -9,6 +9,7 @@
 use std::collections::BTreeSet;
 
 use iscsi::name::MAX_NAME;
+use iscsi::negotiate::KeyPolicy;
 use shard::config::InitiatorQuota;
 
 use super::names::NamePattern;
@@ -107,6 +108,10 @@ impl Both<'_> {
             auth: auth(&old.auth, &new.auth),
             luns,
             acl,
+            keys: KeyPolicy {
+                min_protection: old.keys.min_protection.max(new.keys.min_protection),
+                ..old.keys.clone()
+            },
             ..old.clone()
         }
     }

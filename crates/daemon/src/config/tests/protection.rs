@@ -11,7 +11,7 @@ const TARGET: &str = "[[target]]\nname = 'iqn.2001-04.com.example:a'\n";
 
 impl Scratch {
     /// Makes a file of password records with these users.
-    fn records(&self, name: &str, users: &[&str]) {
+    pub(super) fn records(&self, name: &str, users: &[&str]) {
         let cheap = StretchCost { memory_kib: 8, passes: 1, lanes: 1 };
         for user in users {
             let password = Password::new(b"correct horse battery").unwrap();

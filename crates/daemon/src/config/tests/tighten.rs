@@ -1,5 +1,7 @@
 //! Tests of the access that a new configuration withdraws.
 
+use security::Level;
+
 use super::*;
 
 const BEFORE: &str = r#"
@@ -263,4 +265,23 @@ fn a_tape_drive_stays_open_and_its_luns_are_write_protected() {
     assert_eq!(views(&tight, 0), "one: 0r 1r");
     assert!(tight.targets[0].luns[0].read_only && !tight.targets[0].luns[1].read_only);
     assert_eq!(old.tightened(&old), old);
+}
+
+#[test]
+fn the_protection_of_a_target_is_raised_and_never_lowered() {
+    let scratch = Scratch::new();
+    scratch.records("users", &["alice"]);
+    let open = scratch.config(BEFORE);
+    let raised = BEFORE.replacen(
+        "groups = [\"guests\"]\n",
+        "groups = [\"guests\"]\nauth = { password_file = \"users\" }\nsession = { protection = \"encrypt\", max_connections = 2 }\n",
+        1,
+    );
+    let raised = scratch.load(&raised).map_err(|report| scratch.told(&report)).unwrap().config;
+    let level = |config: &Config| config.targets[1].keys.min_protection;
+    let tight = open.tightened(&raised);
+    assert_eq!((level(&open), level(&tight)), (Level::None, Level::Encrypt));
+    // Nothing else changes.
+    assert_eq!(tight.targets[1].keys.max_connections, open.targets[1].keys.max_connections);
+    assert_eq!(level(&raised.tightened(&open)), Level::Encrypt);
 }

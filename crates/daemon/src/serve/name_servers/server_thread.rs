@@ -24,6 +24,10 @@ use crate::config::Announced;
 /// How long a server may take to accept a connection, and then for each response.
 const RESPONSE_MAX: Duration = Duration::from_secs(5);
 
+/// How long to wait before another attempt to open a port that a process has: the one that this process
+/// replaces in an upgrade has it for a moment.
+const BIND_PAUSE: Duration = Duration::from_secs(1);
+
 /// How long to wait after a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
@@ -38,6 +42,8 @@ pub(super) struct ServerThread {
     started: SystemInstant,
     /// Where the server reaches us.
     listener: Option<TcpListener>,
+    /// When to try again to open a port that a process has, and which.
+    rebind: Option<(SystemInstant, SocketAddr)>,
     /// The addresses of announced names, as they were resolved last.
     names: Names,
     events: EventConnections,
@@ -65,6 +71,7 @@ impl ServerThread {
             client,
             started: SystemInstant::now(),
             listener: None,
+            rebind: None,
             names: Names::new(),
             events: EventConnections::default(),
             logged: None,
@@ -94,6 +101,9 @@ impl ServerThread {
                 }
                 Ok(Command::Register(_)) | Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => break,
+            }
+            if self.rebind.is_some_and(|(at, _)| at <= SystemInstant::now()) {
+                self.bind_again();
             }
             let Some(due) = self.client.next_burst_at() else { break };
             if due <= self.now() {
@@ -168,17 +178,16 @@ impl ServerThread {
         let address = if let Some(open) = open {
             open
         } else {
-            self.listener = None;
-            let listener = TcpListener::bind((own, port)).and_then(|listener| {
-                listener.set_nonblocking(true)?;
-                Ok((listener.local_addr()?, listener))
-            });
-            match listener {
+            (self.listener, self.rebind) = (None, None);
+            match bound(SocketAddr::new(own, port)) {
                 Ok((address, listener)) => {
                     self.listener = Some(listener);
                     address
                 }
                 Err(why) => {
+                    if why.kind() == io::ErrorKind::AddrInUse {
+                        self.rebind = Some((SystemInstant::now() + BIND_PAUSE, SocketAddr::new(own, port)));
+                    }
                     crate::warning!(
                         "name server {}: cannot listen on {} for its inquiries: {}",
                         self.server,
@@ -192,10 +201,26 @@ impl ServerThread {
         Some(Portal { address: address.ip(), port: address.port() })
     }
 
+    /// Tries again to open a port that a process had. The server learns of it in a burst.
+    fn bind_again(&mut self) {
+        let Some((_, wanted)) = self.rebind.take() else { return };
+        match bound(wanted) {
+            Ok((_, listener)) => {
+                self.listener = Some(listener);
+                self.client.hurry(self.now());
+            }
+            Err(why) if why.kind() == io::ErrorKind::AddrInUse => {
+                self.rebind = Some((SystemInstant::now() + BIND_PAUSE, wanted));
+            }
+            // The next burst reports it.
+            Err(_) => {}
+        }
+    }
+
     /// Waits for a command or until a burst is due, and serves the server meanwhile.
     fn wait(&mut self, due: Instant) {
         let mut span = due.since(self.now());
-        if let Some(deadline) = self.events.next_deadline() {
+        for deadline in self.events.next_deadline().into_iter().chain(self.rebind.map(|(at, _)| at)) {
             span = span.min(deadline.saturating_duration_since(SystemInstant::now()));
         }
         let timeout = Timespec {
@@ -265,6 +290,13 @@ impl ServerThread {
     }
 }
 
+/// Opens a port.
+fn bound(address: SocketAddr) -> io::Result<(SocketAddr, TcpListener)> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    Ok((listener.local_addr()?, listener))
+}
+
 /// Receives the response to a request.
 fn receive(socket: &mut TcpStream, received: &mut Vec<u8>) -> Result<Message, ClientError> {
     let io = |why: io::Error| match why.kind() {
@@ -290,5 +322,35 @@ fn receive(socket: &mut TcpStream, received: &mut Vec<u8>) -> Result<Message, Cl
         if left.is_zero() {
             return Err(ClientError::Connection("the server does not answer".to_owned()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::mailbox::channel;
+
+    #[test]
+    fn a_port_that_a_process_had_is_registered_soon_after_that_process_closed_it() {
+        let holder = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = holder.local_addr().unwrap();
+        let server = Announced { host: "127.0.0.1".to_owned(), port: 3205 };
+        let wanted = Arc::new(Wanted::nothing(address.port()));
+        let (_commands, receiver) = channel();
+        let wakes = UnixStream::pair().unwrap().1;
+        let mut thread = ServerThread::new(server, wanted, receiver, wakes, Reports::default());
+        assert!(thread.listen(address.ip(), address.port()).is_none());
+        // The next burst is due in some time.
+        thread.client.fail(thread.now(), ClientError::Connection("test".to_owned()));
+        thread.bind_again();
+        assert!(thread.rebind.is_some_and(|(at, wanted)| at > SystemInstant::now() && wanted == address));
+        assert!(thread.client.next_burst_at().unwrap() > thread.now());
+        drop(holder);
+        thread.bind_again();
+        assert!(thread.client.next_burst_at().unwrap() <= thread.now());
+        assert!(thread.listen(address.ip(), address.port()).is_some());
+        assert!(thread.rebind.is_none());
     }
 }

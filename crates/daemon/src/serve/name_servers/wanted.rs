@@ -63,6 +63,12 @@ impl Wanted {
         })
     }
 
+    /// Returns a value without targets.
+    #[cfg(test)]
+    pub(super) fn nothing(event_port: u16) -> Self {
+        Self { entity: String::new(), event_port, portals: Vec::new(), targets: Vec::new() }
+    }
+
     /// Makes the registration for a server that is reached from the address `own`. It stands for portals that
     /// listen on every address. `None` if no target can be reached.
     pub(super) fn registration(&self, own: IpAddr, names: &mut Names) -> Option<Registration> {

@@ -66,8 +66,8 @@ fn tables(report: &Report) -> impl Iterator<Item = &Table> {
 
 #[test]
 fn the_report_finds_the_costs_that_are_there() {
-    let seed = std::process::id().into();
-    println!("seed {seed}");
+    // With one of a hundred seeds, noise makes a comparison significant, and the report withholds its headline.
+    let seed = 17;
     let plan = plan(GBIT);
     let mut measured = samples(&plan, &OF_ALL, seed);
     let link = LinkPlan { mtu: 1500, rate_bits: Some(1_000_000_000) };

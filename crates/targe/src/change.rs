@@ -469,9 +469,9 @@ mod tests {
         // The connection is closed by now.
         target.source().map(drop).unwrap_err();
         let refusal = target.change_quietly(&candidate, &how);
-        daemon.join().unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
         assert!(matches!(refusal, Err(Failure::Failed(why)) if why == "the daemon got the text"));
+        daemon.join().unwrap();
     }
 
     #[test]

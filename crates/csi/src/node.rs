@@ -214,8 +214,8 @@ impl Node {
         Ok(staged)
     }
 
-    /// Takes a volume away from all paths, even while programs use it. The disk is made to fail first: unmounting
-    /// would wait for a target that refuses this host for ever.
+    /// Takes a volume away from all paths, even while programs use it. The disk is made to fail first:
+    /// unmounting would wait for a target that refuses this host for ever.
     fn drop_mounts(&self, staged: &Staged) -> CsiResult<()> {
         let paths = match self.settings.device_left(staged) {
             Some(device) if staged.block => mounts::binds_of(&device)?,
@@ -249,7 +249,7 @@ impl Node {
             && is_used
             && let Err(error) = restored
         {
-            // Unmounting would wait for ever. What was not written waits as long as it would wait in a process.
+            // Unmounting would wait for ever. What was not written waits as long as it would in a process.
             if !self.is_given_up(id) {
                 return Err(error);
             }

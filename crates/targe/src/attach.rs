@@ -56,8 +56,8 @@ pub(crate) struct AttachArgs {
     /// Decrypt the LUKS2 image on the LUN with the secret in this file; the target never sees plain data
     #[arg(long, value_name = "KEY_FILE")]
     luks: Option<PathBuf>,
-    /// Attach nothing: delete the block device that a dead process left for these LUNs. Requests that wait in it
-    /// fail
+    /// Attach nothing: delete the block device that a dead process left for these LUNs. Requests that wait in
+    /// it fail
     #[arg(long, conflicts_with_all = ["nbd", "fuse"])]
     delete: bool,
 }

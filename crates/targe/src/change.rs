@@ -318,9 +318,10 @@ impl Target {
     }
 }
 
-/// Connects to the daemon for a change. The lock of the file and an edit of a large configuration can take longer
-/// than the daemon keeps an idle connection open, so that each of the steps around them has a connection of its
-/// own. The daemon refuses the edited text if the file or the configuration that runs has changed meanwhile.
+/// Connects to the daemon for a change. The lock of the file and an edit of a large configuration can take
+/// longer than the daemon keeps an idle connection open, so that each of the steps around them has a
+/// connection of its own. The daemon refuses the edited text if the file or the configuration that runs has
+/// changed meanwhile.
 fn connect(how: &ChangeArgs) -> Result<Connection, Failure> {
     let connection = daemon_socket::connect(how.socket.as_deref())?;
     connection.wait_for(CHANGE_MAX).map_err(refused)?;

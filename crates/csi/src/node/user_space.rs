@@ -41,8 +41,8 @@ const LOG_SHOWN: usize = 400;
 pub(super) fn attach(settings: &NodeSettings, staged: &Staged, secret: &str) -> CsiResult<PathBuf> {
     let files = Files::of(settings, staged);
     if files.process().is_none() {
-        // A device that is not noted is of an earlier publication. Its requests are older than what other nodes
-        // have written since.
+        // A device that is not noted is of an earlier publication. Its requests are older than what other
+        // nodes have written since.
         if files.ublk_device().is_none() {
             delete_left(settings, staged)?;
         }

@@ -98,12 +98,6 @@ impl FileStore {
         self.file.file().try_clone()
     }
 
-    /// Returns another descriptor of the second open file description, to which the kernel reports writes that
-    /// failed as well; `None` if the medium has none.
-    pub fn try_clone_verifier(&self) -> Option<std::io::Result<File>> {
-        Some(self.verifier.as_ref()?.file().try_clone())
-    }
-
     /// Creates a store that serves an open medium through `queue`.
     pub fn new(opened: Opened, queue: FileQueue) -> Self {
         let Opened {

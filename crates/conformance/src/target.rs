@@ -1,5 +1,6 @@
 //! Tests of a target: this crate is the initiator.
 
+mod changes;
 mod conn;
 mod device;
 pub(crate) mod fixture;

@@ -226,8 +226,8 @@ impl DeviceServer {
             return true;
         }
         if asc == RESET_OCCURRED {
-            // The device has forgotten that hosts prevent the removal of its medium (SPC-4 §6.18). They are told
-            // of the reset, and the next one that prevents it asks the device again.
+            // The device has forgotten that hosts prevent the removal of its medium. Each host gets the unit
+            // attention, and the next one that prevents it asks the device again.
             pass_through.prevents = false;
             pass_through.has_confirmed_prevention = false;
             self.spc.removal.reset();

@@ -5,8 +5,8 @@
 //! standard says, if the process has one: it executes what it had not ended, and nothing twice. Without one
 //! they end, because nobody knows whether they were executed.
 //!
-//! A process that goes on with commands cannot be asked first which device it has. So it gets no other command
-//! before these have ended and it was asked, over a connection of its own.
+//! A process that goes on with commands cannot be asked first which device it has. So it gets no other
+//! command before these have ended and it was asked, over a connection of its own.
 //!
 //! A command that ends here while the process lives may still be executed there, and a later one must not
 //! overtake it: the process has to close the connection first.
@@ -28,6 +28,7 @@ use rustix::net::{RecvFlags, recv};
 use store::api::DeviceInfo;
 use virtio::scsi::{COMMAND_LEN_MAX, DATA_LEN_MAX, ScsiData, ScsiQueue, ScsiReply, ScsiResponse};
 
+use self::outage::Outage;
 use self::start::{Fresh, Link, Region, open_link};
 use super::{Device, MovedSg, OpenSg, SgError, block_len, check_same, did, has_blocks, names};
 use crate::vhost_user::VhostUserError;
@@ -167,32 +168,6 @@ pub(crate) struct ScsiDevice {
     /// How long to wait before the next attempt. Each one doubles it, until the device answers a command.
     delay: Duration,
     news: VecDeque<Result<(), SgError>>,
-}
-
-/// The process is away.
-#[derive(Clone, Copy, Debug)]
-struct Outage {
-    since: Instant,
-    /// When the last connection ended. It may have carried no answer.
-    lost_at: Instant,
-    retry_at: Instant,
-    /// Commands fail at once until the process is back: the limit has passed, or the process must leave
-    /// first.
-    given_up: bool,
-    /// What answers at the socket cannot be used, and the owner was told.
-    is_unusable: bool,
-    /// The process has removed the device: that it has none is no news.
-    is_removal: bool,
-    /// The owner knows of it. When the device was served by another process before, it learns of it from the
-    /// first attempt that fails.
-    is_told: bool,
-}
-
-impl Outage {
-    const fn new(since: Instant, lost_at: Instant, retry_at: Instant) -> Self {
-        let (given_up, is_unusable, is_removal, is_told) = (false, false, false, true);
-        Self { since, lost_at, retry_at, given_up, is_unusable, is_removal, is_told }
-    }
 }
 
 impl std::fmt::Debug for ScsiDevice {
@@ -457,8 +432,8 @@ impl ScsiDevice {
         }
     }
 
-    /// Ends a connection that has gone on with commands, when all of them have ended: the next one begins with
-    /// the question which device the process has.
+    /// Ends a connection that has gone on with commands, when all of them have ended: the next one begins
+    /// with the question which device the process has.
     fn verify(&mut self) {
         if self.unverified && !self.commands.iter().any(|command| command.is_sent) {
             let outage = self.outage;
@@ -613,6 +588,7 @@ const fn host_status(response: ScsiResponse) -> u16 {
     }
 }
 
+mod outage;
 mod start;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,7 @@
 //! The state of a medium whose acknowledged writes may be lost.
 
+use std::fs::File;
+
 use drivers::files::{FileOp, FileOpKind};
 use store::api::Fault;
 
@@ -9,6 +11,12 @@ use super::FileStore;
 pub(super) const DRAIN_TOKEN: u64 = u64::MAX - 1;
 
 impl FileStore {
+    /// Returns another descriptor of the second open file description, to which the kernel reports
+    /// writes that failed as well; `None` if the medium has none.
+    pub fn try_clone_verifier(&self) -> Option<std::io::Result<File>> {
+        Some(self.verifier.as_ref()?.file().try_clone())
+    }
+
     /// Returns whether a flush has failed, so that acknowledged writes may be lost.
     pub const fn has_lost_writes(&self) -> bool {
         self.lost.is_some()

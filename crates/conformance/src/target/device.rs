@@ -5,10 +5,10 @@ use crate::transcript::Record;
 use crate::verdict::Outcome;
 use crate::wire::word;
 
+use super::changes::{Change, Changes};
 use super::conn::{Conn, Flow};
 use super::fixture::Fixture;
 use super::login::LoginPlan;
-use super::restore::{Change, Changes};
 use super::task::{CHECK_CONDITION, Done};
 
 /// Sense keys.

@@ -11,10 +11,10 @@ use crate::entropy;
 use crate::transcript::Record;
 use crate::verdict::Outcome;
 
+use super::changes::Changes;
 use super::conn::Conn;
 use super::kind::UnitKind;
 use super::login::{Auth, LoginPlan};
-use super::restore::Changes;
 
 /// How to reach and to test the target.
 #[derive(Clone, Debug)]

@@ -1,7 +1,8 @@
 //! Cases on medium changers: SMC-3, a case for each rule.
 //!
-//! A case that moves a cartridge moves it back. If it cannot, the run does when the case has ended. Motions are between storage elements where one is empty; a
-//! case that finds no element of the kind that it needs is skipped.
+//! A case that moves a cartridge moves it back. If it cannot, the run does when the case has ended. Motions
+//! are between storage elements where one is empty; a case that finds no element of the kind that it needs is
+//! skipped.
 
 mod motion;
 mod status;
@@ -10,11 +11,11 @@ mod way_back;
 use crate::verdict::Outcome;
 
 use super::Test;
+use super::changes::Change;
 use super::device::{DATA_MAX, Device, byte, half, hex, triple};
 use super::fixture::Fixture;
-use super::restore::Change;
 
-pub(super) use way_back::{Holding, put_back};
+pub(super) use way_back::put_back;
 
 pub(super) const TABLES: &[&[Test]] = &[status::CASES, motion::CASES];
 

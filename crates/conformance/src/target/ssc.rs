@@ -14,10 +14,10 @@ use crate::verdict::Outcome;
 use crate::wire::word;
 
 use super::Test;
+use super::changes::Change;
 use super::device::{Device, byte};
 use super::fixture::Fixture;
 use super::pages::ModeParameters;
-use super::restore::Change;
 use super::task::Done;
 
 pub(super) const TABLES: &[&[Test]] = &[blocks::CASES, position::CASES, parameters::CASES, medium::CASES];

@@ -370,8 +370,8 @@ impl Disk {
         self.0.borrow().store.try_clone_file()
     }
 
-    /// Returns another descriptor of the second open file description of the file or device, which has a report
-    /// of failed writes of its own; `None` if there is none.
+    /// Returns another descriptor of the second open file description of the file or device, which has a
+    /// report of failed writes of its own; `None` if there is none.
     pub(super) fn try_clone_verifier(&self) -> Option<std::io::Result<File>> {
         self.0.borrow().store.try_clone_verifier()
     }

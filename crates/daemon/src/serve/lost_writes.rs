@@ -18,7 +18,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::device_identity::{Comparison, DeviceIdentity};
@@ -130,42 +129,12 @@ impl LossRecord {
     }
 }
 
-/// The losses whose records are not durable, because the state directory could not be written: as long as
-/// this process runs, they count as if they were.
-#[derive(Clone, Debug, Default)]
-pub(super) struct UnrecordedLosses(Arc<Mutex<Vec<(LossSubject, LossRecord)>>>);
-
-impl UnrecordedLosses {
-    /// Replaces the loss of a medium; `None` if its record is durable now.
-    fn set(&self, subject: &LossSubject, record: Option<&LossRecord>) {
-        let mut losses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        losses.retain(|(lost, _)| lost != subject);
-        losses.extend(record.map(|record| (subject.clone(), record.clone())));
-    }
-
-    /// Removes the losses of a medium.
-    fn remove(&self, subject: &LossSubject) {
-        let mut losses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        losses.retain(|(lost, record)| !subject.matches(&file_name(lost), Some(record)));
-    }
-
-    /// Returns the record of a medium, if it has one.
-    fn find(&self, subject: &LossSubject) -> Option<LossRecord> {
-        let losses = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut found =
-            losses.iter().filter(|(lost, record)| subject.matches(&file_name(lost), Some(record)));
-        found.next().map(|(_, record)| record.clone())
-    }
-}
-
 /// Makes a record durable. A record that cannot be written counts until this process ends.
 ///
 /// # Errors
 /// [`StateError`]
 pub(super) fn save(state: &StateDir, subject: &LossSubject, record: &LossRecord) -> Result<(), StateError> {
-    let saved = state.save_loss(&file_name(subject), record.encode().as_bytes());
-    state.unrecorded_losses.set(subject, saved.is_err().then_some(record));
-    saved
+    state.save_loss(&file_name(subject), record.encode().as_bytes())
 }
 
 /// Reserves storage for the record of a medium, so that it can be written when the file system is full.
@@ -184,8 +153,7 @@ fn file_name(subject: &LossSubject) -> String {
 pub(super) fn find(state: &StateDir, subject: &LossSubject) -> Result<Option<LossRecord>, StateError> {
     let found = matching(state, subject)?.into_iter().map(|(_, record)| record);
     let damaged = || LossRecord::new(subject, "the record of the reason is damaged");
-    let found = found.max_by_key(Option::is_some).map(|record| record.unwrap_or_else(damaged));
-    Ok(found.or_else(|| state.unrecorded_losses.find(subject)))
+    Ok(found.max_by_key(Option::is_some).map(|record| record.unwrap_or_else(damaged)))
 }
 
 /// Returns why another medium lost writes that was at the path of this one, if one did.
@@ -204,7 +172,6 @@ pub(super) fn remove(state: &StateDir, subject: &LossSubject) -> Result<(), Stat
     for (path, _) in matching(state, subject)? {
         state.remove_loss(&path)?;
     }
-    state.unrecorded_losses.remove(subject);
     reserve(state, subject);
     Ok(())
 }
@@ -223,8 +190,13 @@ fn matching(
 }
 
 fn all(state: &StateDir) -> Result<Vec<(PathBuf, Option<LossRecord>)>, StateError> {
-    let parse = |path: &Path| LossRecord::parse(&String::from_utf8(fs::read(path).ok()?).ok()?);
-    Ok(state.unit_files(SUFFIX)?.into_iter().map(|path| (path.clone(), parse(&path))).collect())
+    let parse = |bytes: Vec<u8>| LossRecord::parse(&String::from_utf8(bytes).ok()?);
+    let written = state.unit_files(SUFFIX)?.into_iter().map(|path| {
+        let record = fs::read(&path).ok().and_then(parse);
+        (path, record)
+    });
+    let unwritten = state.unwritten_losses().into_iter().map(|(path, bytes)| (path, parse(bytes)));
+    Ok(written.chain(unwritten).collect())
 }
 
 #[cfg(test)]
@@ -347,7 +319,7 @@ mod tests {
             fs::remove_dir(&obstacle).unwrap();
             if !is_accepted {
                 save(&state, &lost, &LossRecord::new(&lost, "why")).unwrap();
-                assert_eq!(state.unrecorded_losses.find(&lost), None);
+                assert_eq!(state.unwritten_losses(), []);
             }
             remove(&state, &lost).unwrap();
             assert_eq!(find(&state, &lost).unwrap(), None);

@@ -58,7 +58,6 @@ use handover::Arrival;
 use libraries::ServedLibrary;
 
 pub(super) use self::reload::Reload;
-pub(super) use self::written::WrittenFile;
 
 /// A shard with the daemon's data around it, on the reactor's thread.
 pub(super) struct ReactorShard {

@@ -10,11 +10,12 @@
 mod in_time;
 mod lock;
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backends::exchanged_file;
@@ -26,7 +27,6 @@ pub(super) use lock::StateLock;
 
 use in_time::Replacements;
 
-use super::lost_writes::UnrecordedLosses;
 use super::sanitize_record::SanitizeRecord;
 use super::target_ports::{Damaged, TargetPorts};
 use crate::config::{Config, Naa};
@@ -44,8 +44,8 @@ const LOSS_RESERVED: u64 = 8 << 10;
 pub struct StateDir {
     root: Directory,
     units: Directory,
-    /// The losses that it does not record yet.
-    pub(super) unrecorded_losses: UnrecordedLosses,
+    /// The records of losses that could not be written, by their names: they count until this process ends.
+    unwritten_losses: Arc<Mutex<BTreeMap<PathBuf, Vec<u8>>>>,
     replacements: Replacements,
     /// Kept as long as anything can write to the directory.
     lock: Option<Arc<StateLock>>,
@@ -86,8 +86,8 @@ impl StateDir {
             check_closed(directory)?;
         }
         let (root, units) = (Directory::open(path.to_path_buf())?, Directory::open(units)?);
-        let (unrecorded_losses, replacements) = Default::default();
-        Ok(Self { root, units, unrecorded_losses, replacements, lock: None })
+        let (unwritten_losses, replacements) = Default::default();
+        Ok(Self { root, units, unwritten_losses, replacements, lock: None })
     }
 
     /// Keeps the lock of the directory until this and every clone of it are dropped. Reserves the storage
@@ -202,12 +202,27 @@ impl StateDir {
         list().map_err(|source| StateError { what: "list", path: self.units.path.clone(), source })
     }
 
-    /// Writes the record of a loss; returns when it is durable.
+    /// Writes the record of a loss; returns when it is durable. A record that cannot be written counts until
+    /// this process ends.
     ///
     /// # Errors
     /// [`StateError`]
     pub(super) fn save_loss(&self, name: &str, bytes: &[u8]) -> Result<(), StateError> {
-        self.units.replace(&self.units.path.join(name), bytes)
+        let path = self.units.path.join(name);
+        let saved = self.units.replace(&path, bytes);
+        let mut unwritten = self.unwritten();
+        unwritten.remove(&path);
+        unwritten.extend(saved.is_err().then(|| (path, bytes.to_vec())));
+        saved
+    }
+
+    /// Returns the records of losses that could not be written, and their paths.
+    pub(super) fn unwritten_losses(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        self.unwritten().clone().into_iter().collect()
+    }
+
+    fn unwritten(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Vec<u8>>> {
+        self.unwritten_losses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reserves storage for a record of a loss, so that it can be written when the file system is full.
@@ -220,7 +235,9 @@ impl StateDir {
     /// # Errors
     /// [`StateError`]; the record is still there then.
     pub(super) fn remove_loss(&self, path: &Path) -> Result<(), StateError> {
-        self.units.remove(path)
+        self.units.remove(path)?;
+        self.unwritten().remove(path);
+        Ok(())
     }
 
     /// Returns the path of the key file of an encrypted unit that is on a block device.

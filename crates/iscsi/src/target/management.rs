@@ -397,9 +397,9 @@ impl Engine {
         self.send_tmf(&tmf, response)
     }
 
-    /// Sends the responses that wait for data from the initiator, of the tasks that a function has ended. They
-    /// ended before it, so their status stands, and the initiator must have it before the function's response:
-    /// afterwards it takes them for aborted and sends no data for them.
+    /// Sends the responses that wait for data from the initiator, of the tasks that a function has ended.
+    /// They ended before it, so their status stands, and the initiator must have it before the function's
+    /// response: afterwards it takes them for aborted and sends no data for them.
     fn send_held_responses(&mut self, tmf: &Tmf) {
         let Some(state) = self.sessions.get(tmf.session) else { return };
         let is_held = |task: &Task| task.ending && task.result.is_some() && task.data_out.is_expecting();

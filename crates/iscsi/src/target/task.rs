@@ -34,8 +34,8 @@ pub(crate) struct Task {
     /// The result, once the task has ended. Then nothing more is fetched, and data that is still received is
     /// discarded.
     pub(crate) result: Option<TaskResult>,
-    /// Whether a function that ends all tasks of its logical unit was passed to the layer above after it. Once
-    /// the function is complete, its response does not wait for more data.
+    /// Whether a function that ends all tasks of its logical unit was passed to the layer above after it.
+    /// Once the function is complete, its response does not wait for more data.
     pub(crate) ending: bool,
     /// Whether its response needs a response fence, whatever its result.
     pub(crate) needs_fence: bool,

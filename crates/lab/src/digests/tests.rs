@@ -66,7 +66,7 @@ fn tables(report: &Report) -> impl Iterator<Item = &Table> {
 
 #[test]
 fn the_report_finds_the_costs_that_are_there() {
-    // With one of a hundred seeds, noise makes a comparison significant, and the report withholds its headline.
+    // With some seeds, noise makes a comparison significant, and the report withholds its headline.
     let seed = 17;
     let plan = plan(GBIT);
     let mut measured = samples(&plan, &OF_ALL, seed);

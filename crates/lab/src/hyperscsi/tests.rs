@@ -49,7 +49,7 @@ fn samples(plan: &HyperScsiPlan, gain: f64, seed: u64) -> Measured {
 
 #[test]
 fn a_gain_of_three_percent_is_found_and_none_of_zero() {
-    // With one of a hundred seeds, noise makes a comparison significant, and the report withholds its headline.
+    // With some seeds, noise makes a comparison significant, and the report withholds its headline.
     let seed = 17;
     let plan = HyperScsiPlan { rounds: 9, ..HyperScsiPlan::quick() };
     for (gain, found) in [(3.0, true), (-3.0, true), (0.0, false)] {

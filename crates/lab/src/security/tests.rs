@@ -57,7 +57,7 @@ fn no_ipsec() -> Vec<AbsentRow> {
 
 #[test]
 fn changes_are_found_against_plain_tls_and_ipsec() {
-    // With one of a hundred seeds, noise makes a comparison significant, and the report withholds its headline.
+    // With some seeds, noise makes a comparison significant, and the report withholds its headline.
     let seed = 17;
     let plan = SecurityPlan { rounds: 7, ..SecurityPlan::quick() };
     let all = comparisons(&samples(&plan, &[], share, seed));

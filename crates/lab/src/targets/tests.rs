@@ -73,7 +73,7 @@ fn column<'a>(table: &'a Table, title: &str) -> Vec<&'a Cell> {
 
 #[test]
 fn differences_that_are_there_are_found_and_no_others() {
-    // With one of a hundred seeds, noise makes a comparison significant, and the report withholds its headline.
+    // With some seeds, noise makes a comparison significant, and the report withholds its headline.
     let seed = 17;
     let plan = plan();
     let mut measured = measured(&plan, &[("targe", 1e4), ("tgt", 5e3), ("istgt", 1e4)], seed);

@@ -5,9 +5,9 @@ use crate::verdict::Outcome;
 use crate::wire::word;
 
 use super::super::Test;
+use super::super::changes::Change;
 use super::super::device::{Device, asc, byte, half, key};
 use super::super::fixture::Fixture;
-use super::super::restore::Change;
 use super::super::task::Done;
 use super::{Drive, profile};
 

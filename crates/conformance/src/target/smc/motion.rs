@@ -4,9 +4,9 @@ use crate::suite::writing;
 use crate::verdict::Outcome;
 
 use super::super::Test;
+use super::super::changes::Change;
 use super::super::device::{asc, key};
 use super::super::fixture::Fixture;
-use super::super::restore::Change;
 use super::super::task::Done;
 use super::{ACCESS, Changer, Element, kind, tag_text};
 

@@ -2,16 +2,9 @@
 
 use crate::verdict::Outcome;
 
+use super::super::changes::Holding;
 use super::super::device::Device;
 use super::{Changer, Element, kind};
-
-/// A cartridge in an element.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in super::super) struct Holding {
-    address: u16,
-    /// The volume tag.
-    tag: Option<Vec<u8>>,
-}
 
 /// Returns the cartridges and their elements.
 pub(super) fn held(elements: &[Element]) -> Vec<Holding> {

@@ -6,9 +6,9 @@ use crate::suite::writing;
 use crate::verdict::Outcome;
 
 use super::super::Test;
+use super::super::changes::Change;
 use super::super::device::{Device, Expected, asc, byte, key};
 use super::super::fixture::Fixture;
-use super::super::restore::Change;
 use super::super::task::Done;
 use super::{BLOCK_U32, Tape, WRITE_PROTECT, content, space};
 

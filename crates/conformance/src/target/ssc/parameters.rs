@@ -6,10 +6,10 @@ use crate::verdict::Outcome;
 use crate::wire::word;
 
 use super::super::Test;
+use super::super::changes::Change;
 use super::super::device::{DATA_MAX, Device, asc, byte, double, half, hex, key};
 use super::super::fixture::Fixture;
 use super::super::pages;
-use super::super::restore::Change;
 use super::Tape;
 
 /// Mode pages.

@@ -459,7 +459,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
         Nth(WRITE_ATTRIBUTE, 2).forget(wire, pdu);
     }),
     change("ssc-memory-capacity", "the capacities have", |pdu| {
-        // The first eight bytes become two attributes of four, of which the second is none that is looked for.
+        // The first eight bytes become two attributes of four. Nobody looks for the second.
         pdu.on_data(READ_ATTRIBUTE, |data| {
             data[8] = 3;
             data[12..17].copy_from_slice(&[0xff, 0, 0, 0, 0]);

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use backends::open::{LostWrites, Opened};
+use target::units::UnitId;
 
 use super::MediaError;
 use crate::answers;
@@ -15,7 +16,6 @@ use crate::os_error;
 use crate::serve::lost_writes::{self, LossRecord, LossSubject};
 use crate::serve::medium_identity::MediumIdentity;
 use crate::serve::nbd::ExportAddress;
-use crate::serve::reactor_shard::WrittenFile;
 use crate::serve::state::{StateDir, StateError};
 
 /// Finds out whether writes to a file or device that was opened are lost; returns why. What the system has
@@ -80,6 +80,18 @@ fn log_known(unit: &Unit, medium: &dyn std::fmt::Display, record: &LossRecord) {
     crate::error!(
         "{label}: {medium}: acknowledged writes are lost ({why}); every flush fails until targe lun accept-loss"
     );
+}
+
+/// A file or device that hosts can write.
+#[derive(Debug)]
+pub(in crate::serve) struct WrittenFile {
+    pub(in crate::serve) id: UnitId,
+    /// The path by which it was opened. It can lead to another file since.
+    pub(in crate::serve) path: PathBuf,
+    /// Another descriptor of it.
+    pub(in crate::serve) file: std::io::Result<File>,
+    /// A descriptor of it to which the system reports failed writes as well, if there is one.
+    pub(in crate::serve) verifier: Option<std::io::Result<File>>,
 }
 
 /// A file or device that no store serves any more, and its unit. The file is the one that was served, since
@@ -209,7 +221,6 @@ mod tests {
     use crate::scratch::Scratch;
     use crate::serve::media::tests::unit;
     use crate::serve::media::{self, FileRollback};
-    use target::units::UnitId;
 
     fn written(path: &Path, file: std::io::Result<File>, verifier: Option<File>) -> WrittenFile {
         WrittenFile { id: UnitId(1), path: path.to_owned(), file, verifier: verifier.map(Ok) }

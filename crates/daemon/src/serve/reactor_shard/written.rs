@@ -1,25 +1,12 @@
 //! The files and devices that hosts can write, to make them durable.
 
-use std::fs::File;
-use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use target::units::UnitId;
 
 use super::ReactorShard;
 use crate::serve::disk::{Disk, DiskInfo};
-
-/// A file or device that hosts can write.
-pub(in crate::serve) struct WrittenFile {
-    pub(in crate::serve) id: UnitId,
-    /// The path by which it was opened. It can lead to another file since.
-    pub(in crate::serve) path: PathBuf,
-    /// Another descriptor of it.
-    pub(in crate::serve) file: io::Result<File>,
-    /// A descriptor of it to which the system reports failed writes as well, if there is one.
-    pub(in crate::serve) verifier: Option<io::Result<File>>,
-}
+use crate::serve::media::loss::WrittenFile;
 
 impl ReactorShard {
     /// Returns the files and devices that hosts can write. Units of cartridges and of NBD servers make them

@@ -116,21 +116,29 @@ pub(crate) fn connect_unix(path: &str, deadline: Instant) -> io::Result<OwnedFd>
 }
 
 /// Connects to the first address that answers. One that does not answer leaves the others their share of the
-/// time.
+/// time, and gets what they leave.
 fn connect_tcp(addresses: impl Iterator<Item = SocketAddr>, deadline: Instant) -> io::Result<OwnedFd> {
     let mut failure = io::Error::from(ErrorKind::NotFound);
-    let addresses: Vec<SocketAddr> = addresses.collect();
-    for (address, waiting) in
-        addresses.iter().zip((1..=u32::try_from(addresses.len()).unwrap_or(u32::MAX)).rev())
-    {
-        match TcpStream::connect_timeout(address, left(deadline)? / waiting) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                detect_lost_host(&stream)?;
-                return Ok(stream.into());
+    let mut waiting: Vec<SocketAddr> = addresses.collect();
+    while !waiting.is_empty() {
+        let mut silent = Vec::new();
+        let shares = (1..=u32::try_from(waiting.len()).unwrap_or(u32::MAX)).rev();
+        for (address, share) in waiting.into_iter().zip(shares) {
+            match TcpStream::connect_timeout(&address, left(deadline)? / share) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    detect_lost_host(&stream)?;
+                    return Ok(stream.into());
+                }
+                Err(error) => {
+                    if error.kind() == ErrorKind::TimedOut {
+                        silent.push(address);
+                    }
+                    failure = error;
+                }
             }
-            Err(error) => failure = error,
         }
+        waiting = silent;
     }
     Err(failure)
 }

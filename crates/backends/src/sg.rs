@@ -311,9 +311,12 @@ pub(crate) fn check_same(path: &Path, served: &[Vec<u8>], found: &[Vec<u8>]) -> 
     if found != served {
         return Err(SgError::AnotherDevice { path: path.to_owned() });
     }
-    // Devices of one model have the same INQUIRY data.
+    // Devices of one model have the same INQUIRY data. A device can return a page without a name: the header
+    // alone, or a serial number of spaces.
+    let is_name =
+        |page: &Vec<u8>| page.get(4..).is_some_and(|name| name.iter().any(|byte| !matches!(byte, 0 | b' ')));
     match found {
-        [_, names @ ..] if names.iter().any(|name| !name.is_empty()) => Ok(()),
+        [_, pages @ ..] if pages.iter().any(is_name) => Ok(()),
         _ => Err(SgError::Unnamed { path: path.to_owned() }),
     }
 }

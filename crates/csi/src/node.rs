@@ -278,6 +278,11 @@ impl Node {
         restored
     }
 
+    /// Forgets since when a volume has no process.
+    fn forget_loss(&self, id: &str) {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
     /// Returns whether the requests to a volume have waited for a process as long as a process lets them wait
     /// for a target.
     fn is_given_up(&self, id: &str) -> bool {
@@ -288,7 +293,7 @@ impl Node {
     /// Detaches a volume, whatever of it is attached.
     fn detach(&self, staged: &Staged) -> CsiResult<()> {
         self.settings.detach(staged)?;
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner).remove(&staged.id);
+        self.forget_loss(&staged.id);
         Ok(())
     }
 

@@ -188,9 +188,13 @@ impl CauseJudge {
         answer: Option<bool>,
     ) {
         let Some((function, since)) = self.functions.remove(&ticket) else { return };
-        let is_repeated = now.since(since) >= REPEATED_AFTER;
+        // Initiators over other transports send a function once.
+        let copies = now.since(since).as_nanos() / REPEATED_AFTER.as_nanos();
+        let copies = if self.transport_aborts { u64::try_from(copies).unwrap() } else { 0 };
+        let is_repeated = copies > 0;
         if is_repeated {
-            self.told.values_mut().for_each(|attentions| attentions.may_recur(Cause::Request(ticket)));
+            let attentions = self.told.values_mut();
+            attentions.for_each(|attentions| attentions.may_recur(Cause::Request(ticket), copies));
         }
         let within = if is_repeated { REPEATED_WITHIN } else { Duration::ZERO };
         if answer.is_none() {

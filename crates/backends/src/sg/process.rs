@@ -436,15 +436,12 @@ impl ScsiDevice {
     /// with the question which device the process has.
     fn verify(&mut self) {
         if self.unverified && !self.commands.iter().any(|command| command.is_sent) {
-            let outage = self.outage;
             if let Some(link) = self.lost() {
                 self.leave(link);
             }
             // The process is here. It is asked as soon as it has closed the connection.
-            if let Some(since) = outage.map(|outage| outage.since)
-                && let Some(outage) = &mut self.outage
-            {
-                (outage.since, outage.retry_at) = (since, outage.lost_at);
+            if let Some(outage) = &mut self.outage {
+                outage.retry_at = outage.lost_at;
             }
         }
     }
@@ -464,8 +461,7 @@ impl ScsiDevice {
         (ended.status, ended.transferred) = (reply.status, reply.transferred);
         ended.sense.clone_from(&reply.sense);
         if self.link.is_some() {
-            self.delay = RETRY_FIRST;
-            self.outage = self.outage.filter(|_| self.unverified);
+            (self.delay, self.outage) = (RETRY_FIRST, None);
         }
         // An INQUIRY that fails has no data.
         let is_absent = |bufs: &[Buf]| {

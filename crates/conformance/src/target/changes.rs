@@ -1,4 +1,5 @@
-//! What the cases change on a unit other than a disk: the list from which [`restore`](super::restore) undoes it.
+//! What the cases change on a unit other than a disk: the list from which [`restore`](super::restore) undoes
+//! it.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -55,6 +55,7 @@ impl Node {
         };
         let mut staged = self.record(wanted)?;
         let device = self.settings.attach(&staged, &context.secret)?;
+        self.forget_loss(&staged.id);
         let Some(mount) = &capability.mount else { return Ok(()) };
         self.make_file_system(&device, mount.file_system.as_deref(), &mut staged)?;
         let kind = file_system::probe(&device)?.unwrap_or_default();

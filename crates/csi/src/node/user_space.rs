@@ -128,9 +128,12 @@ fn delete_left(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
 /// Detaches a volume: ends its process, whatever the target does.
 pub(super) fn detach(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
     let files = Files::of(settings, staged);
-    files.end_process(End::WhenUnused)?;
-    // The device stays noted until it is deleted.
-    delete_left(settings, staged)?;
+    // The process of a loop device ends only after that was detached, which `end` does.
+    if staged.method == AttachMethod::Ublk {
+        files.end_process(End::WhenUnused)?;
+        // The device stays noted until it is deleted.
+        delete_left(settings, staged)?;
+    }
     files.end()?;
     for path in [&files.secret, &files.address, &files.log, &files.asked] {
         let _ = fs::remove_file(path);

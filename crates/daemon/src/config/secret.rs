@@ -154,6 +154,18 @@ pub(crate) fn unless_silent<T: Send + 'static>(
     answers::of_one(read, ANSWER_MAX).unwrap_or_else(|| Err(SecretError::Silent(path.to_owned())))
 }
 
+/// Checks that the file system of a file answers. What is wrong with the file shows when it is read.
+pub(crate) fn expect_answer(path: &Path) -> Result<(), SecretError> {
+    let of = path.to_owned();
+    let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
+    unless_silent(path, move || {
+        if let Ok(mut file) = File::options().read(true).custom_flags(flags).open(of) {
+            let _ = file.read(&mut [0]);
+        }
+        Ok(())
+    })
+}
+
 /// Reads up to `len_max` bytes of a file that is confidential.
 fn read_guarded(path: &Path, len_max: usize) -> Result<Zeroizing<Vec<u8>>, String> {
     let name = path.display();

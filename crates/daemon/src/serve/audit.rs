@@ -82,6 +82,23 @@ struct Line<'a> {
     more_changes: usize,
 }
 
+/// An entry that a thread writes. It is no longer counted when this is dropped, also if the thread could not
+/// be started.
+struct WaitingEntry(Arc<AuditFile>);
+
+impl WaitingEntry {
+    fn new(file: &Arc<AuditFile>) -> Self {
+        file.waiting.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(file))
+    }
+}
+
+impl Drop for WaitingEntry {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 impl AuditLog {
     /// Returns the log that is kept in this file.
     pub(super) fn new(path: PathBuf) -> Self {
@@ -107,16 +124,16 @@ impl AuditLog {
 
     /// Writes on a thread that a file system which hangs can keep.
     fn write(&self, write: impl FnOnce(&AuditFile) -> io::Result<()> + Send + 'static) {
-        let file = Arc::clone(&self.0);
-        if file.waiting.fetch_add(1, Ordering::AcqRel) >= WAITING_MAX {
-            file.waiting.fetch_sub(1, Ordering::AcqRel);
+        let file = WaitingEntry::new(&self.0);
+        if file.0.waiting.load(Ordering::Acquire) > WAITING_MAX {
+            let file = &file.0;
             return crate::error!("the audit log {} does not answer: an entry is lost", file.path.display());
         }
         let write = move || {
-            if let Err(error) = write(&file) {
-                crate::error!("cannot write to the audit log {}: {}", file.path.display(), os_error(&error));
+            if let Err(error) = write(&file.0) {
+                let path = file.0.path.display();
+                crate::error!("cannot write to the audit log {path}: {}", os_error(&error));
             }
-            file.waiting.fetch_sub(1, Ordering::AcqRel);
         };
         if answers::of_one(write, ANSWER_MAX).is_none() {
             let path = self.0.path.display();

@@ -4,6 +4,7 @@
 //! a restart of the host, or when a disk has been unplugged. So records of a medium that outlive its opening
 //! compare this.
 
+#[cfg(test)]
 use std::fs::{self, File};
 #[cfg(test)]
 use std::path::Path;
@@ -33,6 +34,7 @@ impl MediumIdentity {
     }
 
     /// Returns the same of a file that is open. This can wait for the file system.
+    #[cfg(test)]
     pub(super) fn of_file(file: &File) -> Self {
         let created =
             file.metadata().ok().filter(fs::Metadata::is_file).and_then(|facts| facts.created().ok());

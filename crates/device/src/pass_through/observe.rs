@@ -154,6 +154,8 @@ pub(super) fn prevention(server: &mut DeviceServer, task: &TaskInfo, answer: &An
     let is_free = server.spc.removal.check().is_ok();
     let device = server.pass_through.as_mut()?;
     device.has_confirmed_prevention |= is_confirmed && device.prevents;
-    device.prevents &= device.has_confirmed_prevention || !is_free;
+    // A reset that another command reported meanwhile, or ALLOW, may have come before or after it: the device
+    // may prevent removal, and gets ALLOW when no nexus prevents it.
+    device.prevents = is_confirmed || device.prevents && (device.has_confirmed_prevention || !is_free);
     None
 }

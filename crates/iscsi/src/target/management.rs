@@ -25,7 +25,7 @@ use super::engine::Engine;
 use super::output::{Body, Control, Output};
 use super::protocol_error::ProtocolError;
 use super::session::{Ready, Request, Tmf};
-use super::task::{Holder, Task};
+use super::task::{Holder, Task, TaskResult};
 use super::timer::{Owner, Timer};
 use crate::negotiate::TaskReporting;
 use crate::pdu::async_message::{AsyncEventCode, AsyncMessage};
@@ -303,7 +303,7 @@ impl Engine {
             return self.answer_tmf(key, TmfResult::NO_TASK);
         };
         let Some((holder, expecting, lun, reports)) = self.tasks.get(task).map(|task| {
-            let reports = task.result.as_ref().is_some_and(|result| result.is_unit_attention);
+            let reports = task.result.as_ref().is_some_and(TaskResult::reports_once);
             (task.holder, task.data_out.is_expecting(), task.lun, reports && !task.is_detached())
         }) else {
             return Ok(());
@@ -325,7 +325,7 @@ impl Engine {
             }
             // The task failed, and the initiator need not send the rest of its data (§7.8).
             Holder::Nobody if !expecting => self.answer_tmf(key, TmfResult::NO_TASK),
-            // The unit attention is no longer pending: nothing else would report it.
+            // Nothing else would report the condition: it is no longer pending.
             Holder::Nobody if reports => {
                 self.stop_expecting(task);
                 self.queue_response(task);

@@ -160,6 +160,13 @@ pub(crate) struct TaskResult {
 }
 
 impl TaskResult {
+    /// Returns whether it reports a condition that is reported once: a unit attention, or a deferred error.
+    pub(crate) fn reports_once(&self) -> bool {
+        const DEFERRED: [u8; 2] = [0x71, 0x73];
+        let code = self.sense.as_ref().and_then(|sense| sense.first()).map(|code| code & 0x7f);
+        self.is_unit_attention || code.is_some_and(|code| DEFERRED.contains(&code))
+    }
+
     /// Returns the result of a task that fails with a condition of the transport.
     pub(crate) fn condition(condition: TransportSense) -> Self {
         Self {

@@ -83,8 +83,8 @@ struct Condition {
     kind: Kind,
     cause: Cause,
     settled: Settled,
-    /// Whether the cause may have been executed several times, each of which may be told.
-    recurs: bool,
+    /// How many more times the cause may have been executed, each of which may be told.
+    recurs: u64,
     /// Whether the condition was certainly established and must be told.
     is_due: bool,
     /// Whether it may have been told.
@@ -104,14 +104,13 @@ impl Attentions {
     /// Records a cause of a condition.
     pub(super) fn expect(&mut self, kind: Kind, cause: Cause, settled: Settled) {
         let (is_due, may_be_told) = (false, false);
-        let condition =
-            Condition { kind, cause, settled, recurs: false, is_due, may_be_told, carriers: None };
+        let condition = Condition { kind, cause, settled, recurs: 0, is_due, may_be_told, carriers: None };
         self.conditions.push(condition);
     }
 
-    /// Records that a cause may have been executed several times.
-    pub(super) fn may_recur(&mut self, cause: Cause) {
-        self.conditions.iter_mut().filter(|one| one.cause == cause).for_each(|one| one.recurs = true);
+    /// Records that a cause may have been executed so many more times.
+    pub(super) fn may_recur(&mut self, cause: Cause, times: u64) {
+        self.conditions.iter_mut().filter(|one| one.cause == cause).for_each(|one| one.recurs = times);
     }
 
     /// Records that a cause can establish no condition any more, or only until some time.
@@ -161,8 +160,11 @@ impl Attentions {
             (None, Settled::No) => (3, Ticket(0)),
         });
         let first = first.map(|(at, _)| at);
-        if let Some(at) = first.filter(|at| !may_repeat && !self.conditions[*at].recurs) {
-            self.conditions.remove(at);
+        if let Some(at) = first.filter(|_| !may_repeat) {
+            match self.conditions[at].recurs.checked_sub(1) {
+                Some(left) => self.conditions[at].recurs = left,
+                None => drop(self.conditions.remove(at)),
+            }
         }
         for one in self.conditions.iter_mut().filter(|one| one.kind == kind) {
             (one.is_due, one.may_be_told) = (false, true);

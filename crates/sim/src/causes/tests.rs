@@ -160,8 +160,12 @@ fn resets_that_were_pending_together_are_told_once() {
 
 #[test]
 fn a_function_that_its_initiator_may_have_repeated_is_told_more_than_once() {
-    for (after, second) in [(REPEATED_AFTER, None), (Duration::ZERO, Some(Property::Caused))] {
-        let mut rig = Rig::new();
+    for (is_iscsi, after, second) in [
+        (true, REPEATED_AFTER, None),
+        (false, REPEATED_AFTER, Some(Property::Caused)),
+        (true, Duration::ZERO, Some(Property::Caused)),
+    ] {
+        let mut rig = Rig::with(is_iscsi);
         rig.manage_slowly(1, TaskManagement::WarmReset, after);
         assert_eq!(rig.execute(0, &attention(0x2903)), None);
         assert_eq!(rig.execute(0, &attention(0x2903)), second, "{after:?}");

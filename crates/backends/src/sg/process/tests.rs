@@ -438,7 +438,8 @@ fn a_process_that_goes_on_with_commands_gets_no_other_one_before_it_was_asked_wh
 
 #[test]
 fn a_device_without_names_is_not_taken_for_the_one_that_was_served() {
-    let [inquiry, name, none] = [vec![3; 36], vec![1], Vec::new()];
+    let [inquiry, name, none] = [vec![3; 36], vec![0, 0x80, 0, 1, b'1'], Vec::new()];
+    let [header, spaces] = [vec![0, 0x83, 0, 0], vec![0, 0x80, 0, 4, b' ', b' ', b' ', b' ']];
     let names =
         |serial: &Vec<u8>, designators: &Vec<u8>| vec![inquiry.clone(), serial.clone(), designators.clone()];
     let path = Path::new("/run/scsi.sock");
@@ -447,6 +448,8 @@ fn a_device_without_names_is_not_taken_for_the_one_that_was_served() {
         (names(&none, &name), names(&none, &name), None),
         (names(&none, &name), names(&name, &none), Some("is not the device that was served before")),
         (names(&none, &none), names(&none, &none), Some("neither a serial number nor designators")),
+        (names(&none, &header), names(&none, &header), Some("neither a serial number nor designators")),
+        (names(&spaces, &header), names(&spaces, &header), Some("neither a serial number nor designators")),
     ] {
         let result = check_same(path, &served, &found).map_err(|error| error.to_string());
         assert_eq!(result.is_err(), why.is_some(), "{result:?}");

@@ -181,6 +181,10 @@ pub(super) fn tls(
     let path = |at: &Located<PathBuf>| environment.absolute(&at.value);
     let (its_key, authority) = (path(key), files.client_authority.map(path));
     let settings = read_file(certificate, environment, report, |path| {
+        // Each file can be on a file system of its own: the one that does not answer is named.
+        for file in [Some(path), Some(&*its_key), authority.as_deref()].into_iter().flatten() {
+            secret::expect_answer(file)?;
+        }
         let (of, its_key, authority) = (path.to_owned(), its_key.clone(), authority.clone());
         secret::unless_silent(path, move || {
             let settings = ServerSettings::read(&of, &its_key, authority.as_deref());

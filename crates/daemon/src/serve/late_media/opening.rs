@@ -53,7 +53,7 @@ fn open(
         _ => None,
     };
     let expect_mount = || match created {
-        Some(path) if creatable_on.is_none() || mount_of_directory(path).as_ref() != creatable_on => {
+        Some(path) if creatable_on.is_none() || direct_mount(path).as_ref() != creatable_on => {
             Err(format!("{}: {} does not exist; restart targe to create it", unit.label, path.display()))
         }
         _ => Ok(()),
@@ -74,9 +74,11 @@ fn open(
     }
 }
 
-/// Returns the mount on which the file at a path is created.
-fn mount_of_directory(path: &Path) -> Option<Mount> {
-    Mount::of(&path.parent()?.canonicalize().ok()?.join(path.file_name()?))
+/// Returns the mount that a file is on, or would be; `None` if a component of the path of its directory is a
+/// link, which can lead to the mount point of a file system that was unmounted.
+fn direct_mount(path: &Path) -> Option<Mount> {
+    let directory = path.parent()?;
+    Mount::of(path).filter(|_| directory.canonicalize().is_ok_and(|real| real == directory))
 }
 
 /// Why a medium cannot be served yet.

@@ -88,6 +88,8 @@ pub(in crate::serve) struct WrittenFile {
     pub(in crate::serve) id: UnitId,
     /// The path by which it was opened. It can lead to another file since.
     pub(in crate::serve) path: PathBuf,
+    /// Its identity when it was opened.
+    pub(in crate::serve) medium: MediumIdentity,
     /// Another descriptor of it.
     pub(in crate::serve) file: std::io::Result<File>,
     /// A descriptor of it to which the system reports failed writes as well, if there is one.
@@ -111,13 +113,13 @@ impl Ended {
     /// # Errors
     /// A sentence.
     fn new(unit: &Unit, written: WrittenFile) -> Result<Self, String> {
-        let WrittenFile { path, file, verifier, .. } = written;
+        let WrittenFile { path, medium, file, verifier, .. } = written;
         let failed = |error: std::io::Error| {
             format!("{}: cannot make {} durable: {}", unit.label, path.display(), os_error(&error))
         };
         let file = file.map_err(failed)?;
         let verifier = verifier.transpose().map_err(failed)?;
-        let subject = LossSubject::of(unit, &path, MediumIdentity::of_file(&file));
+        let subject = LossSubject::of(unit, &path, medium);
         Ok(Self { label: unit.label.clone(), path, subject, file: Some(file), verifier })
     }
 
@@ -223,7 +225,8 @@ mod tests {
     use crate::serve::media::{self, FileRollback};
 
     fn written(path: &Path, file: std::io::Result<File>, verifier: Option<File>) -> WrittenFile {
-        WrittenFile { id: UnitId(1), path: path.to_owned(), file, verifier: verifier.map(Ok) }
+        let medium = File::open(path).as_ref().map_or(MediumIdentity::Unknown, MediumIdentity::of_file);
+        WrittenFile { id: UnitId(1), path: path.to_owned(), medium, file, verifier: verifier.map(Ok) }
     }
 
     /// Returns a file that the system cannot make durable.

@@ -17,6 +17,7 @@ impl ReactorShard {
         let file = |(id, facts, disk): (UnitId, Arc<DiskInfo>, &Disk)| WrittenFile {
             id,
             path: facts.path.clone(),
+            medium: facts.medium.clone(),
             file: disk.try_clone_file(),
             verifier: disk.try_clone_verifier(),
         };

@@ -22,6 +22,18 @@ impl Replacements {
     }
 }
 
+/// The replacement of a file. It ends when this is dropped, also if its thread could not be started.
+struct Replacement {
+    list: Replacements,
+    path: PathBuf,
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        self.list.list().remove(&self.path);
+    }
+}
+
 impl StateDir {
     /// Replaces a file as a whole, and waits for the end for a limited time. A replacement that takes longer
     /// goes on; until it has ended, no other one of this file begins, so that none overwrites a newer one.
@@ -42,12 +54,9 @@ impl StateDir {
             }
             std::thread::sleep(LOOK);
         }
-        let (state, path, bytes) = (self.clone(), path.to_path_buf(), bytes.to_vec());
-        let replace = move || {
-            let replaced = state.root.replace(&path, &bytes);
-            state.replacements.list().remove(&path);
-            replaced
-        };
+        let (state, bytes) = (self.clone(), bytes.to_vec());
+        let replacement = Replacement { list: self.replacements.clone(), path: path.to_path_buf() };
+        let replace = move || state.root.replace(&replacement.path, &bytes);
         let left = deadline.saturating_duration_since(Instant::now());
         answers::of_one(replace, left).unwrap_or_else(|| Err(silent()))
     }

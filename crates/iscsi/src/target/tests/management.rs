@@ -374,18 +374,18 @@ fn a_response_that_waits_for_data_is_sent_before_the_response_of_the_function_th
 }
 
 #[test]
-fn abort_task_does_not_lose_a_unit_attention_that_waits_for_data() {
-    for is_unit_attention in [true, false] {
+fn abort_task_does_not_lose_a_condition_that_waits_for_data() {
+    for (is_unit_attention, code) in [(true, 0x70), (false, 0x71), (false, 0xf3), (false, 0xf0)] {
         let mut world = World::new();
         let (conn, _) = world.login(&[]);
         let command = world.write(conn, 8192);
         let task = world.start(conn, &command, &[]).task;
         world.fetch(task, 0, 4096);
         world.expect::<R2t>(conn);
-        world.finish(task, Finish { status: 2, sense: &[0x70], transferable: 0, is_unit_attention });
+        world.finish(task, Finish { status: 2, sense: &[code], transferable: 0, is_unit_attention });
         let abort = abort_task(&mut world, conn, &command);
         world.send(conn, &abort, &[]);
-        if is_unit_attention {
+        if code != 0xf0 {
             assert_eq!(world.expect::<ScsiResponse>(conn).itt, command.itt);
             expect_result(&mut world, conn, TmfResult::NO_TASK);
         } else {

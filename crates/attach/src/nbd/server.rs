@@ -99,8 +99,9 @@ struct Shared {
     stopping: AtomicBool,
     waker: Waker,
     clients: Mutex<Vec<Client>>,
-    /// Whether a client was refused because there were too many. It may try again, on the next server too.
-    has_refused: AtomicBool,
+    /// Whether a client was refused because there were too many, or disconnected because the server stops. It
+    /// may try again, on the next server too.
+    has_turned_away: AtomicBool,
 }
 
 impl std::fmt::Debug for Shared {
@@ -154,7 +155,7 @@ impl Server {
             stopping: AtomicBool::new(false),
             waker: Waker::new().map_err(NbdStartError::Start)?,
             clients: Mutex::default(),
-            has_refused: AtomicBool::new(false),
+            has_turned_away: AtomicBool::new(false),
         });
         let theirs = Arc::clone(&shared);
         let accepting = std::thread::Builder::new()
@@ -201,7 +202,7 @@ impl Shared {
         let mut clients = self.clients();
         clients.retain(|client| client.thread.as_ref().is_some_and(|thread| !thread.is_finished()));
         if clients.len() >= CLIENTS_MAX {
-            self.has_refused.store(true, Ordering::Release);
+            self.has_turned_away.store(true, Ordering::Release);
             (self.watch)(AttachEvent::TooManyClients);
             return Ok(());
         }
@@ -224,7 +225,7 @@ impl Shared {
 
     /// Returns whether clients are connected, or were refused, so that they may connect to the next server.
     fn leaves_clients(&self) -> bool {
-        self.abandon_closed_and_count(None) > 0 || self.has_refused.load(Ordering::Acquire)
+        self.abandon_closed_and_count(None) > 0 || self.has_turned_away.load(Ordering::Acquire)
     }
 
     /// Abandons the requests of all clients but `own` that have closed their connection. Returns how many
@@ -306,12 +307,29 @@ impl<'a> Connection<'a> {
 
     fn run(mut self) {
         let mut receive = vec![0; RECEIVE_LEN];
-        while self.run_once(&mut receive).is_ok() && !self.is_over() {}
+        let is_turned_away = loop {
+            if self.run_once(&mut receive).is_err() {
+                break false;
+            }
+            if self.is_over() {
+                break !self.session.is_over() && !self.is_closed();
+            }
+        };
+        if is_turned_away {
+            self.shared.has_turned_away.store(true, Ordering::Release);
+        }
         if let Some(why) = self.session.cut_off() {
             (self.shared.watch)(AttachEvent::Misbehaved(why));
         }
         drop(receive);
         self.await_operations();
+    }
+
+    /// Returns whether the client has closed its connection.
+    fn is_closed(&self) -> bool {
+        // `poll` reports that even when no event is requested.
+        let mut fds = [PollFd::new(&self.socket, PollFlags::empty())];
+        poll(&mut fds, Some(&Timespec::default())) == Ok(1)
     }
 
     /// Disconnects the client, and waits until its operations have ended: until then they hold memory, and

@@ -476,21 +476,23 @@ fn breaks_at_commit(fixture: &Fixture, instead: Option<&'static str>) -> std::th
         while requests.read_line(&mut line).unwrap() > 0 {
             let is_commit = breaks && line.contains("\"commit\"");
             if is_commit {
-                let Some(instead) = instead else { return };
+                let Some(instead) = instead else { return true };
                 line = format!("{{\"method\":\"{instead}\"}}\n");
             }
             { &server }.write_all(line.as_bytes()).unwrap();
             line.clear();
             answers.read_line(&mut line).unwrap();
             if is_commit {
-                return;
+                return true;
             }
             { &client }.write_all(line.as_bytes()).unwrap();
             line.clear();
         }
+        false
     };
     std::thread::spawn(move || {
-        forward(listener.accept().unwrap().0, true);
+        // The command connects anew before it sends a change.
+        while !forward(listener.accept().unwrap().0, true) {}
         forward(listener.accept().unwrap().0, false);
     })
 }

@@ -56,8 +56,9 @@ PASS_THROUGH_MODULES = ["virtio_pci", "virtio_net", "virtio_scsi", "sd_mod", "sr
 UBLK_MODULES = ["virtio_pci", "virtio_net", "ext4", "crc32c_generic", "ublk_drv"]
 # What the guest has beside that, which verifies a disk while another process of targe takes over.
 VERIFY_PROGRAMS = ["/usr/bin/fio"]
-# What the guest has beside that, whose target loses its media.
-FAULTS_PROGRAMS = ["/usr/bin/sg_turs"]
+# What the guest has beside that, whose target loses its media. It serves a thin pool of its own, too.
+FAULTS_PROGRAMS = ["/usr/bin/sg_turs", "/usr/sbin/dmsetup"]
+FAULTS_MODULES = ["dm_thin_pool", "brd"]
 # The first Debian whose kernel has ublk.
 UBLK_DEBIAN = "trixie"
 MIRROR, SECURITY_MIRROR = "http://deb.debian.org/debian", "http://deb.debian.org/debian-security"
@@ -112,8 +113,16 @@ def prepare_verify(out):
 
 
 def prepare_faults(out):
-    """The same with the question of path checkers."""
-    return prepare_drive(out, "faults", FAULTS_PROGRAMS, [])
+    """The same with the question of path checkers, what makes a thin pool, and our own binary."""
+    with alone(out):
+        root = unpacked_kernel(os.path.join(out, "kernel"), [])
+        tree, initramfs = os.path.join(out, "root-faults"), os.path.join(out, "initramfs-faults")
+        build(tree, root, [*PROGRAMS, *FAULTS_PROGRAMS], [*MODULES, *FAULTS_MODULES])
+        add_open_iscsi(tree)
+        add_targe(tree)
+        # As it is: what emulation takes to unpack a hundred megabytes is more than it takes to copy them.
+        pack(tree, lambda path: open(path, "wb"), initramfs)
+        return kernel_of(root), initramfs
 
 
 def prepare_pass_through(out):

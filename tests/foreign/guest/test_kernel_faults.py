@@ -1,5 +1,5 @@
 """What goes wrong on the target's side, as Linux and open-iscsi see it: a session that is dropped and a disk that is replaced meanwhile, a
-target that stands still, a medium that is not there when the target starts, and one whose server has gone.
+target that stands still, a medium that is not there when the target starts, one whose server has gone, and a thin pool that runs full.
 
 The guest has its disk open all the time, as a mounted file system has. What must not happen is a write on another disk, and an error where
 the target's operator would expect that the host waits.
@@ -194,3 +194,73 @@ def test_a_path_checker_finds_a_unit_whose_server_has_gone(initiator):
     server.wait("the server", 30, lambda: server.is_ready(7))
     server.wait("TEST UNIT READY", 30, lambda: guest.run(f"sg_turs {disk}", check=False) is not None and guest.code == "0")
     closed(initiator)
+
+
+# A pool with room for half of its volume, and what is written: more than the pool takes, less than the volume.
+POOL_MIB, ENLARGED_MIB, VOLUME_MIB, WRITTEN_MIB = 16, 64, 32, 24
+THIN_IQN = "iqn.2026-11.org.targe:thin"
+THIN_PORTAL = "127.0.0.1:3270"
+THIN_CONFIG = f"""\
+state_dir = "/tmp/thin/state"
+admin_socket = "/tmp/thin/admin.sock"
+[[portal]]
+listen = "{THIN_PORTAL}"
+[[target]]
+name = "{THIN_IQN}"
+[[target.lun]]
+lun = 0
+type = "block"
+path = "/dev/mapper/thin"
+"""
+
+
+def pool_table(mib):
+    """The pool: its metadata, its data, blocks of 64 KiB, and errors at once where it is full."""
+    return f"0 {mib * 2048} thin-pool /dev/ram0 /dev/ram1 128 0 1 error_if_no_space"
+
+
+def test_a_thin_pool_that_ran_full_is_enlarged_and_its_loss_accepted(initiator):
+    """The guest's own target serves a volume of the pool, the guest's own initiator uses it."""
+    guest = initiator.guest
+    initiator.clear()
+    record = f"iscsiadm -m node -T {THIN_IQN} -p {THIN_PORTAL}"
+    for command in ("export DM_DISABLE_UDEV=1", "modprobe dm_thin_pool", f"modprobe brd rd_nr=2 rd_size={ENLARGED_MIB << 10}",
+                    f"dmsetup create pool --table '{pool_table(POOL_MIB)}'", "dmsetup message pool 0 'create_thin 0'",
+                    f"dmsetup create thin --table '0 {VOLUME_MIB * 2048} thin /dev/mapper/pool 0'",
+                    "mkdir -m 700 /tmp/thin", *(f"echo '{line}' >> /tmp/thin/targe.toml" for line in THIN_CONFIG.splitlines()),
+                    "{ targe serve --config /tmp/thin/targe.toml > /tmp/thin/log 2>&1; echo $? > /tmp/thin/code; } &",
+                    f"{record} -o new"):
+        guest.run(command)
+    socket = "--socket=/tmp/thin/admin.sock"
+    guest.run(f"until targe status {socket} > /dev/null 2>&1 || [ -s /tmp/thin/code ]; do sleep 0.2; done")
+    expect(guest.run("cat /tmp/thin/code 2> /dev/null", check=False) == "", f"targe ends: {guest.run('cat /tmp/thin/log')}")
+    guest.run(f"{record} --login")
+    found = "ls -d /sys/class/iscsi_session/session*/device/target*/*:0/block/sd*"
+    disk = "/dev/" + guest.run(f"for i in $(seq 300); do {found} 2> /dev/null && break; sleep 0.1; done").rsplit("/", 1)[1]
+    guest.run(f"for i in $(seq 300); do [ -b {disk} ] && break; sleep 0.1; done")
+    luns = f"targe luns {socket} --json"
+
+    def write_all(is_durable):
+        guest.run(f"dd if=/tmp/thin/data of={disk} bs=256k oflag=direct 2>&1", check=is_durable)
+        said = guest.run(f"dd if=/dev/zero of={disk} bs=4k count=1 seek={(VOLUME_MIB << 8) - 1} conv=fsync,notrunc 2>&1", check=False)
+        expect((guest.code == "0") == is_durable, f"writing and flushing ends with {guest.code}: {said}; {guest.run(luns)}")
+
+    def lost_writes():
+        (lun,) = json.loads(guest.run(luns))["luns"]
+        return lun["lost_writes"]
+
+    guest.run(f"dd if=/dev/urandom of=/tmp/thin/data bs=1M count={WRITTEN_MIB} 2>&1")
+    expect(lost_writes() is None, "the LUN has lost writes from the start")
+    write_all(is_durable=False)
+    expect(lost_writes() is not None, f"targe luns shows no lost writes: {guest.run(luns)}")
+    guest.run(f"dmsetup suspend pool && dmsetup load pool --table '{pool_table(ENLARGED_MIB)}' && dmsetup resume pool")
+    # The pool takes everything now, and what was lost stays lost until the operator says otherwise.
+    write_all(is_durable=False)
+    guest.run(f"targe lun accept-loss {THIN_IQN} 0 {socket}")
+    write_all(is_durable=True)
+    expect(lost_writes() is None, f"targe luns shows a loss that was accepted: {guest.run(luns)}")
+    same("what the pool has", guest.run(f"dd if=/dev/mapper/thin bs=1M count={WRITTEN_MIB} 2> /dev/null | sha256sum"), guest.run("sha256sum < /tmp/thin/data"))
+    guest.run(f"{record} --logout")
+    guest.run("kill $(pidof targe); for i in $(seq 600); do [ -s /tmp/thin/code ] && break; sleep 0.1; done")
+    same("exit code of targe", guest.run("cat /tmp/thin/code").strip(), "0")
+    guest.run("dmsetup remove thin && dmsetup remove pool")

@@ -12,7 +12,10 @@
 //! A target port that the target no longer has (its portal was removed, or the tag of its portal group was
 //! changed) cannot be logged out of, so the bindings do not wait for it. They become a *former record* then,
 //! which no longer concerns the target ports through which the initiator has logged out. It still holds for
-//! all other ones, because the initiator may continue a lost session when the portal is back.
+//! all other ones, because the initiator may continue a lost session when the portal is back. What it has used
+//! since then counts for such a session, too, if a target port of that is gone as well: the portal may have got
+//! another tag, or its former one again. Both records become one, and a LUN under which they differ leads to no
+//! disk.
 
 use alloc::boxed::Box;
 use alloc::collections::btree_map::Entry;
@@ -285,6 +288,7 @@ impl Bindings {
     /// Records that a session of an I_T nexus with a target port begins. It takes the place of an earlier one
     /// with the same port.
     pub(crate) fn session_begins(&mut self, name: &NexusName, port: RelativePort) {
+        self.unite_if_unclear(name, port);
         let is_sealed = self.seals_unknown;
         let bound = self.nexuses.entry(name.clone());
         let bound = bound.or_insert_with(|| Bound { is_sealed, ..Bound::default() });
@@ -302,6 +306,23 @@ impl Bindings {
             if let Some(loss) = former.lost_at.take() {
                 self.lost.remove(loss.key);
             }
+        }
+    }
+
+    /// Makes the records of an I_T nexus one if nothing shows which of them the first session with a target
+    /// port continues: the former one concerns this port, and the initiator cannot continue all sessions of
+    /// the present one where it lost them.
+    fn unite_if_unclear(&mut self, name: &NexusName, port: RelativePort) {
+        let is_gone = |claimed: &RelativePort| !self.has_port(name.target, *claimed);
+        let present = self.nexuses.get(name).filter(|bound| !bound.ports.contains_key(&port));
+        let is_unclear = present.is_some_and(|bound| bound.ports.keys().any(is_gone))
+            && self.former.get(name).is_some_and(|former| former.concerns(port));
+        if is_unclear
+            && let Some(former) = self.remove_former(name)
+            && let Some(bound) = self.nexuses.get_mut(name)
+        {
+            bound.agree_with(former);
+            self.changes += 1;
         }
     }
 

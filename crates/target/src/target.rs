@@ -208,7 +208,7 @@ impl Target {
         self.bindings.seal_unknown();
     }
 
-    /// Returns whether every LUN is withheld from an I_T nexus because its record cannot be read.
+    /// Returns whether the LUNs are withheld from an I_T nexus of which its record does not name the disk.
     pub fn is_sealed(&self, id: NexusId) -> bool {
         self.nexuses.get(id).is_some_and(|entry| self.bindings.is_sealed(&entry.name))
     }

@@ -52,13 +52,39 @@ class Command:
         return f"{self.kind} of LUN {self.lun} at {self.lba}"
 
 
+class Record:
+    """The disks that an initiator port has opened, and through which portal groups it may still use them: `groups` are those without a logout
+    of its own, `released` those with one. Where two records differ, `is_sealed` bars every LUN that is not in `luns`."""
+
+    def __init__(self):
+        self.luns, self.groups, self.released, self.is_sealed = {}, set(), set(), False
+
+    def leads_to(self, lun, disk):
+        return self.luns.get(lun, None if self.is_sealed else disk) == disk
+
+    def unite(self, other):
+        """What holds for both: a LUN under which they differ leads nowhere."""
+        for lun, disk in other.luns.items():
+            if self.luns.setdefault(lun, disk) != disk:
+                del self.luns[lun]
+                self.is_sealed = True
+        self.is_sealed |= other.is_sealed
+        self.groups |= other.groups
+        self.released &= other.released
+
+
 class Host:
-    """One initiator port. It remembers over all of its sessions which disk it opened under which LUN."""
+    """One initiator port. It remembers over all of its sessions which disk it opened under which LUN.
+
+    `former` is what it may have open where it was logged in, but never logged out, before its last logout: the target must not lead it
+    elsewhere through a portal group that it has not logged out of since.
+    """
 
     def __init__(self, number, name, depth):
         self.number, self.name, self.depth = number, name, depth
         self.session = None
-        self.bound = {}
+        self.present, self.former = Record(), None
+        self.group = None
         self.under_way = {}
         self.ended = []
         self.seq = 0
@@ -67,9 +93,59 @@ class Host:
         # By disk and block: what was acknowledged last, and what may stand there instead.
         self.acked, self.maybe = {}, {}
 
+    def concerned(self):
+        """The former record, if it holds for sessions through this portal group."""
+        return self.former if self.former and self.group not in self.former.released else None
+
+    @property
+    def bound(self):
+        """The disk that this host has open under each LUN."""
+        former = self.concerned()
+        return (former.luns if former else {}) | self.present.luns
+
+    def open(self, lun, disk):
+        """Records that this host uses a disk. A LUN of the former record belongs to that one alone."""
+        if lun not in self.bound:
+            self.present.luns[lun] = disk
+
+    def may_reach(self, lun, disk):
+        """Whether the target leads this host to a disk under a LUN."""
+        former = self.concerned()
+        return self.present.leads_to(lun, disk) and (former is None or former.leads_to(lun, disk))
+
     # Sessions
 
-    def log_in(self, port, iqn, user):
+    def begin(self, group):
+        """A session through a portal group, the only one that the target has. What it continues is not clear where the host was logged in
+        through others, before and after its last logout."""
+        self.group = group
+        former = self.concerned()
+        if former and group not in self.present.groups and self.present.groups:
+            self.present.unite(former)
+            self.former = former = None
+        for record in filter(None, (self.present, former)):
+            record.groups.add(group)
+        self.present.released.discard(group)
+
+    def finish(self):
+        """The host's own logout."""
+        group = self.group
+        if former := self.concerned():
+            former.groups.discard(group)
+            former.released.add(group)
+            if not former.groups:
+                self.former = None
+        present, self.present = self.present, Record()
+        present.groups.discard(group)
+        present.released.add(group)
+        if present.groups and present.luns:
+            if self.former:
+                present.unite(self.former)
+                present.luns = {} if present.is_sealed else present.luns
+            self.former = present
+
+    def log_in(self, port, iqn, user, group=1):
+        self.begin(group)
         keys = ["MaxBurstLength=16384", "FirstBurstLength=16384", "MaxRecvDataSegmentLength=65536"]
         self.session = Session(port, iqn, self.name, isid=7, user=user, keys=keys)
         self.session.socket.settimeout(30)
@@ -78,7 +154,7 @@ class Host:
 
     def log_out(self):
         self.end_session()
-        self.bound = {}
+        self.finish()
 
     def obey(self):
         """Waits until the target requests a logout, and logs out. The host keeps its disks open, as open-iscsi does."""
@@ -105,6 +181,8 @@ class Host:
         self.under_way = {}
         if self.session:
             self.session.close()
+            if not self.present.luns:
+                self.present.groups.discard(self.group)
         self.session = None
 
     # Commands

@@ -1,8 +1,9 @@
 """Random reloads of the running daemon while three hosts have reads and writes under way.
 
-Each reload adds, removes, swaps, remaps or replaces LUNs, resizes a disk, changes who may write or log in, or a password. Between them hosts
-lose their connections or log out. Every block that a host writes says for which disk it is meant, and the hosts go on
-sending to LUNs that are gone. Judged are the properties below, each with one verdict; everything follows from the seed, which is printed.
+Each reload, by SIGHUP or `targe apply`, adds, removes, swaps, remaps or replaces LUNs, resizes a disk, changes who may write or log in, or a
+password. Between them hosts lose their connections or log out, and the daemon is stopped, killed, upgraded, or loses its portal, with other
+LUNs when it is back. Every block that a host writes says for which disk it is meant, and the hosts go on sending to LUNs that are gone. Judged
+are the properties below, each with one verdict; everything follows from the seed, which is printed.
 """
 
 import copy
@@ -11,14 +12,18 @@ import os
 import random
 import signal
 import socket
+import subprocess
 import time
 
 import pytest
 
 import servers
+from listening import free_port
+from reload.bindings import stored_bindings
 from reload.host import BLOCK, GOOD, NO_LUN, Dropped, Host, label
 from servers import MIB, Export, Lun
 from serving import add_verdict
+from upgrade.live import Replaced
 from verdicts import expect
 
 STILL_IQN = "iqn.2026-11.org.targe:still"
@@ -27,6 +32,8 @@ USER = "host"
 DISKS, STILL_DISK, LUNS = 6, 6, 5
 DISK_MIB, DISK_MIB_MAX = 4, 24
 DEPTH = 12
+# What the names of the disks begin with.
+NAA = "6000000000000000000000000000000"
 # Longest a reload may take, and a command, seconds. Nothing that is judged depends on them being short.
 RELOAD_MAX_S, COMMAND_MAX_S = 90, 90
 # What a host may be told when something changed for it.
@@ -51,6 +58,8 @@ class Plan:
         self.sizes = {disk: DISK_MIB for disk in range(DISKS + 1)}
         self.secret = 0
         self.refused = None
+        # The tag of the portal group. A target port goes with its portal where no other portal has its tag.
+        self.tag = 1
 
     def view(self, host):
         """LUN → (disk, read-only), as configured."""
@@ -147,13 +156,14 @@ def password(plan, _chance):
 CHANGES = {"add": add, "remove": remove, "swap": swap, "replace": replace, "remap": remap, "restore": restore, "resize": resize,
            "write protection": protect, "admission": refuse, "password": password}
 # What the hosts do by themselves, and what an operator makes them do: with "drop", the host obeys the requested logout, keeps its disks open,
-# and logs in again after a reload that swaps LUNs.
-LOSSES = ("cut", "logout", "drop")
+# and logs in again after a reload that swaps LUNs. With "stop" and "kill" the daemon ends, and its LUNs are swapped when it starts again;
+# with "portal" another portal takes the place of the one that the hosts use; with "upgrade" another process takes over, under load.
+LOSSES = ("cut", "logout", "drop", "stop", "kill", "portal", "upgrade")
 KINDS = [*CHANGES, *LOSSES]
 OFTEN = ["remove", "swap", "replace", "restore", "add"]
 
 
-class Churned(servers.Targe):
+class Churned(Replaced):
     """Two targets: the first changes all the time, the second never does."""
 
     plan = Plan()
@@ -173,10 +183,10 @@ class Churned(servers.Targe):
     def config_lines(self):
         plan = self.plan
         yield from ('state_dir = "state"', 'admin_socket = "admin/admin.sock"', f'reactor = "{self.reactor}"',
-                    "[[portal]]", f'listen = "127.0.0.1:{self.port}"')
+                    "[[portal]]", f'listen = "127.0.0.1:{self.port}"', f"tag = {plan.tag}")
         for disk in sorted([*plan.luns.values(), STILL_DISK]):
             yield from ("[[lun]]", f'name = "disk{disk}"', 'type = "file"', f'path = "{self.disk_path(disk)}"',
-                        f'size = "{plan.sizes[disk]}M"', f'naa = "6000000000000000000000000000000{disk}"')
+                        f'size = "{plan.sizes[disk]}M"', f'naa = "{NAA}{disk}"')
         yield from ("[[target]]", f'name = "{self.iqn}"', "[target.auth]", f'user = "{USER}"', f'secret = "{self.secret()}"')
         for lun, disk in sorted(plan.luns.items()):
             yield from ("[[target.lun]]", f"lun = {lun}", f'share = "disk{disk}"')
@@ -190,7 +200,7 @@ class Churned(servers.Targe):
         """The answer of the admin socket to a method."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(RELOAD_MAX_S)
-            connection.connect(f"/proc/{self.process.pid}/cwd/admin/admin.sock")
+            connection.connect(f"/proc/{self.pid}/cwd/admin/admin.sock")
             connection.sendall(json.dumps({"method": method, **arguments}).encode() + b"\n")
             text = b""
             while not text.endswith(b"\n"):
@@ -204,6 +214,8 @@ class Churned(servers.Targe):
 class Trial:
     def __init__(self, server, chance):
         self.server, self.chance = server, chance
+        # Of its own, for how much traffic there is depends on time: the rounds follow from the seed all the same.
+        self.traffic = random.Random(chance.random())
         self.hosts = [Host(number, name, DEPTH) for number, name in enumerate(NAMES)]
         self.faults = {name: [] for name in PROPERTIES}
         self.happened = dict.fromkeys([*CHANGES, *LOSSES, "good writes", "good reads", "ended by a change", "barred", "came back"], 0)
@@ -215,8 +227,7 @@ class Trial:
 
     def visible(self, plan, host):
         """What a host finds: what the plan shows it, less what is not the disk that it opened."""
-        bound = self.hosts[host].bound
-        return {lun: row for lun, row in plan.view(host).items() if bound.get(lun, row[0]) == row[0]}
+        return {lun: row for lun, row in plan.view(host).items() if self.hosts[host].may_reach(lun, row[0])}
 
     # The course of a trial
 
@@ -258,9 +269,7 @@ class Trial:
             host.ended = []
         self.busy(self.chance.random() * 0.02)
         self.server.plan = plan
-        self.server.write_config()
-        self.server.process.send_signal(signal.SIGHUP)
-        self.until_applied(before, plan)
+        self.apply(plan)
         self.busy(self.chance.random() * 0.02, plan)
         self.drain(plan)
         for host in self.hosts:
@@ -275,7 +284,29 @@ class Trial:
             elif host.session:
                 self.probe(host, plan, seen[host.number])
 
-    def until_applied(self, before, plan):
+    def apply(self, plan):
+        """Has the daemon apply the configuration, by a signal or by the command, and goes on with the traffic meanwhile."""
+        self.server.write_config()
+        if self.chance.random() < 0.5:
+            os.kill(self.server.pid, signal.SIGHUP)
+            self.until_applied(plan)
+        else:
+            self.during("apply", "--force", plan=plan)
+            self.reloads = self.server.ask()["reloads"]
+
+    def during(self, *words, plan=None):
+        """Goes on with the traffic until a command has ended. Returns what it printed."""
+        command = [self.server.binary, *words, "--json", "--socket", self.server.socket]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+            deadline = time.monotonic() + RELOAD_MAX_S
+            while run.poll() is None:
+                self.busy(0.002, plan)
+                expect(time.monotonic() < deadline, f"{self.what}: targe {words[0]} does not end")
+            printed, complaint = run.communicate()
+        expect(run.returncode == 0, f"{self.what}: targe {words[0]}: {complaint}")
+        return json.loads(printed)
+
+    def until_applied(self, plan):
         """Goes on with the traffic until the daemon has applied the reload."""
         deadline = time.monotonic() + RELOAD_MAX_S
         while True:
@@ -299,7 +330,7 @@ class Trial:
                 try:
                     while host.has_room() and host.bound and len(host.under_way) < DEPTH:
                         had = len(host.under_way)
-                        host.read_or_write(self.chance, self.chance.choice(sorted(host.bound)))
+                        host.read_or_write(self.traffic, self.traffic.choice(sorted(host.bound)))
                         if len(host.under_way) == had:
                             break
                     host.pump(0)
@@ -376,7 +407,7 @@ class Trial:
             disk = shown[lun][0]
             if host.read_label(lun) != label(disk):
                 self.fault(WRONG_DISK, f"host {host.number}: LUN {lun} is not disk {disk}")
-            host.bound.setdefault(lun, disk)
+            host.open(lun, disk)
         listed = host.report_luns()
         if listed != sorted(shown):
             self.fault(ELSEWHERE, f"host {host.number}: REPORT LUNS lists {listed}, not {sorted(shown)}")
@@ -388,12 +419,18 @@ class Trial:
     def log_in(self, host):
         server = self.server
         if host.number == 2:
-            host.log_in(server.port, STILL_IQN, None)
+            host.log_in(server.port, STILL_IQN, None, server.plan.tag)
         else:
-            host.log_in(server.port, server.iqn, (USER, server.secret()))
+            host.log_in(server.port, server.iqn, (USER, server.secret()), server.plan.tag)
 
     def lose(self, kind, number):
-        """A host loses its connection and comes back, or logs out and in again."""
+        """A host loses its connection and comes back, or logs out and in again; or all of them do because of the daemon."""
+        if kind == "upgrade":
+            self.upgrade()
+            return
+        if kind in ("stop", "kill", "portal"):
+            self.lose_all(kind)
+            return
         plan = self.server.plan
         host = self.chance.choice([host for host in self.hosts[:2] if host.session])
         for other in self.hosts:
@@ -416,6 +453,81 @@ class Trial:
         if host.session is None:
             self.log_in(host)
             self.probe(host, self.server.plan)
+
+    def upgrade(self):
+        """Another process takes over, under load."""
+        server = self.server
+        for host in self.hosts:
+            host.ended = []
+        self.busy(0.005)
+        server.replaced.append(server.pid)
+        server.pid = self.during("upgrade")["pid"]
+        self.busy(0.005)
+        self.drain(server.plan)
+        server.expect_replaced_ended()
+        self.reloads = server.ask()["reloads"]
+        for host in self.hosts:
+            seen = self.visible(server.plan, host.number)
+            self.judge(host, seen, seen, False)
+            if host.session:
+                self.probe(host, server.plan, seen)
+
+    def lose_all(self, kind):
+        """The daemon ends, or loses its portal. The hosts keep their disks open, and find others under their LUNs when they log in again."""
+        server, plan = self.server, copy.deepcopy(self.server.plan)
+        self.busy(0.005)
+        if kind == "portal":
+            server.port = free_port()
+            # Another one, or one that was there before.
+            plan.tag = self.chance.choice([tag for tag in range(1, 5) if tag != plan.tag])
+        elif kind == "stop":
+            for host in self.hosts:
+                host.forget_session()
+            expect(server.stop() == 0, f"{self.what}: the daemon does not end in order")
+        else:
+            self.until_stored()
+            server.expect_replaced_ended()
+            server.kill()
+            for host in self.hosts:
+                host.forget_session()
+        swap(plan, self.chance)
+        plan.prune()
+        server.plan = plan
+        if kind == "portal":
+            server.write_config()
+            os.kill(server.pid, signal.SIGHUP)
+            self.until_dropped()
+            self.until_applied(plan)
+        else:
+            server.start(fresh=False)
+            self.reloads = server.ask()["reloads"]
+        for host in self.hosts:
+            host.ended = []
+            if host.number != plan.refused:
+                self.log_in(host)
+                self.probe(host, plan)
+
+    def until_stored(self):
+        """Waits until the state directory has what the hosts opened, which a killed daemon cannot store any more."""
+        used = [(host.name, record is host.former, record) for host in self.hosts for record in (host.present, host.former)
+                if record and record.luns]
+        opened = {(name, former, str(lun), f"{NAA}{disk}/{BLOCK}") for name, former, record in used for lun, disk in record.luns.items()}
+        opened |= {(name, former, "group", str(group)) for name, former, record in used for group in record.groups}
+        deadline = time.monotonic() + RELOAD_MAX_S
+        while not opened <= (stored := stored_bindings(self.server.folder, NAMES)):
+            expect(time.monotonic() < deadline, f"{self.what}: {opened - stored} is not stored, of {stored}")
+            time.sleep(0.005)
+
+    def until_dropped(self):
+        """Waits until the target has ended all sessions."""
+        deadline = time.monotonic() + RELOAD_MAX_S
+        while sessions := [host for host in self.hosts if host.session]:
+            for host in sessions:
+                try:
+                    host.pump(0.01)
+                except (Dropped, ConnectionError):
+                    host.forget_session()
+            expect(time.monotonic() < deadline, f"{self.what}: sessions through a portal that was removed do not end")
 
     def look_at_disks(self):
         """Every block of every disk is one of its own, and the last that was acknowledged."""
@@ -454,7 +566,7 @@ def trial(request, pytestconfig, fresh_seed):
 
 
 def test_all_rounds_are_gone_through(trial, pytestconfig, fresh_seed):
-    print(f"{trial.reloads} reloads, seed {fresh_seed}: " + ", ".join(f"{count} {name}" for name, count in trial.happened.items()))
+    print(f"seed {fresh_seed}: " + ", ".join(f"{count} {name}" for name, count in trial.happened.items()))
     if trial.ended:
         raise trial.ended
 

@@ -9,6 +9,7 @@ import pytest
 
 import listening
 import servers
+from reload.bindings import stored_bindings
 from reload.host import BLOCK, GOOD, NO_LUN, Host, label
 from servers import MIB, Export, Lun
 from verdicts import expect
@@ -31,13 +32,8 @@ class Renumbered(servers.Targe):
         self.opened = set()
 
     def stored(self):
-        """What the state directory says of that: on each line a target, an initiator port as a hexadecimal TransportID, and LUNs."""
-        try:
-            with open(os.path.join(self.folder, "state", "bindings")) as file:
-                rows = [line.split() for line in file][1:-1]
-        except FileNotFoundError:
-            return set()
-        return {(name, int(lun.partition("=")[0])) for row in rows for name in (NAME, OTHER) if name.encode().hex() in row[1] for lun in row[3:]}
+        """What the state directory has of that."""
+        return {(name, int(lun)) for name, _, lun, _ in stored_bindings(self.folder, (NAME, OTHER)) if lun.isdigit()}
 
     def disk_path(self, disk):
         return os.path.join(self.folder, f"disk{disk}.img")

@@ -105,8 +105,8 @@ impl BindingStore {
             let initiator = sealed.initiator();
             crate::warning!(
                 { initiator: initiator.as_deref(), target: &sealed.target },
-                "{}: the record of {} cannot be read: every LUN of {} is withheld from it until it has logged out and \
-                 in again",
+                "{}: the record of {} cannot be read, or has two disks under one LUN: the LUNs of {} without a disk in \
+                 it are withheld until this initiator has logged out and in again",
                 path.display(),
                 sealed.port_text(),
                 sealed.target

@@ -84,8 +84,8 @@ impl ReactorShard {
                     let of = target.as_ref().map_or(String::new(), |target| format!(" of {target}"));
                     crate::warning!(
                         { initiator: &initiator, target: target.as_ref() },
-                        "every LUN{of} is withheld from {initiator}: the record of the disks that it has used cannot be \
-                         read, as the log says at the start"
+                        "LUNs{of} without a recorded disk are withheld from {initiator} until it has logged out and in \
+                         again: its record could not be read, or has two disks under one LUN"
                     );
                 }
                 ShardEvent::LoginRefused(FailedLogin { peer, claims, why }) => {

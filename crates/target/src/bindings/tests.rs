@@ -135,6 +135,42 @@ fn a_port_that_comes_back_leads_to_its_disk_or_to_none() {
 }
 
 #[test]
+fn a_session_that_continues_either_of_two_records_finds_no_disk_where_they_differ() {
+    const NEW_PORT: RelativePort = RelativePort(3);
+    // The tag of the only portal is changed twice. The second time it is a new one, or the first one again.
+    for (port, is_restarted) in [(NEW_PORT, false), (NEW_PORT, true), (OTHER_PORT, false), (OTHER_PORT, true)] {
+        let mut bindings = Bindings::default();
+        bindings.has_ports(&[OTHER_PORT]);
+        bindings.session_begins(&name(1), OTHER_PORT);
+        bindings.bind(&name(1), 0, DiskId(7));
+        bindings.bind(&name(1), 1, DiskId(9));
+        bindings.session_ended(Instant(0), &name(1), OTHER_PORT, false);
+        bindings.has_ports(&[PORT]);
+        bindings.begins(&name(1));
+        bindings.ended(&name(1), true);
+        bindings.begins(&name(1));
+        bindings.bind(&name(1), 0, DiskId(8));
+        bindings.bind(&name(1), 1, DiskId(9));
+        assert_eq!(bindings.disk_of(&name(1), PORT, 0), Some(DiskId(8)));
+        bindings.ended(&name(1), false);
+        bindings.has_ports(&[port]);
+        if is_restarted {
+            bindings = bindings.restarted();
+        }
+        bindings.session_begins(&name(1), port);
+        assert_eq!(bindings.disk_of(&name(1), port, 0), Some(DiskId::UNKNOWN), "7 or 8");
+        assert_eq!(bindings.disk_of(&name(1), port, 1), Some(DiskId(9)), "both have it");
+        // A port that comes back makes nothing clearer.
+        bindings.has_ports(&[PORT, port]);
+        assert_eq!(bindings.disk_of(&name(1), port, 0), Some(DiskId::UNKNOWN));
+        bindings.has_ports(&[port]);
+        bindings.session_ended(Instant(0), &name(1), port, true);
+        bindings.session_begins(&name(1), port);
+        assert_eq!(bindings.disk_of(&name(1), port, 0), None);
+    }
+}
+
+#[test]
 fn a_former_record_that_a_session_uses_outlives_the_port_that_it_waits_for() {
     const NEW_PORT: RelativePort = RelativePort(3);
     let mut bindings = lost_through_the_other_port();

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use cartridge::library::file::{FILE_LEN_MAX, LibraryFileError};
 use cartridge::library::{Counts, Element, Library};
+use drivers::files::ReleasedFile;
 
 use crate::cartridge_folder::{CartridgeError, CartridgeFolder};
 use crate::exchanged_file;
@@ -26,7 +27,7 @@ const LOCK: &str = "lock";
 #[derive(Debug)]
 pub struct LibraryFolder {
     path: PathBuf,
-    lock: File,
+    lock: ReleasedFile,
 }
 
 /// A library cannot be used.
@@ -89,7 +90,7 @@ impl LibraryFolder {
         }
         let lock = lock_file(path)?;
         lock.lock().map_err(&failed)?;
-        let folder = Self { path: path.to_owned(), lock };
+        let folder = Self { path: path.to_owned(), lock: lock.into() };
         folder.replace(file).map_err(&failed)?;
         folder.synchronize().map_err(&failed)?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -124,7 +125,7 @@ impl LibraryFolder {
     /// Takes the folder of a library that another process uses, by a descriptor of its lock. Reserves no
     /// storage ([`Self::reserve`]): the other process can still change the library.
     pub fn take(path: &Path, lock: File) -> Self {
-        Self { path: path.to_owned(), lock }
+        Self { path: path.to_owned(), lock: lock.into() }
     }
 
     /// Reserves the storage that changes of the library need, so that a full file system does not prevent
@@ -152,7 +153,7 @@ impl LibraryFolder {
         let library = Self::read(path)?;
         let file = lock_file(path)?;
         lock(&file)?;
-        let folder = Self { path: path.to_owned(), lock: file };
+        let folder = Self { path: path.to_owned(), lock: file.into() };
         // The name of the file that an earlier process, which was killed, has put there counts from here on.
         folder.synchronize().map_err(io_failed(path))?;
         exchanged_file::reserve(&path.join(LIBRARY), longest(&library));

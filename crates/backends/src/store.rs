@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use base::buffer::{Bytes, DataList, PAGE, Pool};
 use drivers::files::{
-    Errno, FallocateMode, FileError, FileOp, FileOpKind, FileOutcome, FileQueue, IoFile, NOT_BEGUN, ReadBufs,
+    Errno, FallocateMode, FileError, FileOp, FileOpKind, FileOutcome, FileQueue, IoFile, NOT_BEGUN, ReadBufs, ReleasedFile,
 };
 use store::Store;
 use store::api::{
@@ -178,7 +178,7 @@ impl FileStore {
     /// Makes another file have the contents that this file has, in the same storage (a reflink). The
     /// completion has this identifier. The caller waits for the completions of all changes before, and
     /// submits none until this is complete.
-    pub fn clone_to(&mut self, id: OpId, to: Arc<File>) {
+    pub fn clone_to(&mut self, id: OpId, to: Arc<ReleasedFile>) {
         match (self.kind, self.lost) {
             (Kind::File, None) => self.submit(Job { id, work: Work::Clone }, FileOpKind::CloneTo { to }),
             (Kind::File, Some(fault)) => self.complete(id, Err(fault.into())),

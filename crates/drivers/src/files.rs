@@ -18,7 +18,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::mem::ManuallyDrop;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
@@ -34,7 +33,7 @@ use crate::stats::Stats;
 use crate::threads::{Job, Threads};
 use crate::waker::Waker;
 pub use call::{Call, CallOutput};
-pub use closing::{await_closes, close_elsewhere, release};
+pub use closing::{ReleasedFile, await_closes, close_elsewhere, release};
 use inline::{Circumstances, FileBehavior, Place};
 use share::{Class, QueueState};
 use sync::Attempt;
@@ -52,7 +51,7 @@ pub struct IoFile {
 
 #[derive(Debug)]
 struct Inner {
-    file: ManuallyDrop<File>,
+    file: ReleasedFile,
     behavior: FileBehavior,
 }
 
@@ -144,7 +143,7 @@ pub enum FileOpKind {
     /// Makes another file have the same contents, in the same storage, until either changes (`FICLONE`).
     CloneTo {
         /// The other file.
-        to: Arc<File>,
+        to: Arc<ReleasedFile>,
     },
     /// Calls a function that may wait.
     Call(Call),
@@ -261,7 +260,7 @@ impl IoFile {
     /// It asks the file system, and so can wait.
     pub fn new(file: File, direct: bool) -> Self {
         let behavior = FileBehavior::of(&file, direct);
-        Self { inner: Arc::new(Inner { file: ManuallyDrop::new(file), behavior }) }
+        Self { inner: Arc::new(Inner { file: file.into(), behavior }) }
     }
 
     /// Wraps an open file of which one command after the other uses the next bytes. Large reads are ahead of
@@ -270,7 +269,7 @@ impl IoFile {
     /// It asks the file system, and so can wait.
     pub fn sequential(file: File) -> Self {
         let behavior = FileBehavior::sequential(&file);
-        Self { inner: Arc::new(Inner { file: ManuallyDrop::new(file), behavior }) }
+        Self { inner: Arc::new(Inner { file: file.into(), behavior }) }
     }
 
     /// Returns the file.
@@ -286,19 +285,6 @@ impl IoFile {
     /// Returns whether it was opened with `O_DIRECT`.
     pub fn direct(&self) -> bool {
         self.inner.behavior.direct()
-    }
-}
-
-impl Drop for Inner {
-    #[allow(unsafe_code, reason = "the file moves to the thread that closes it")]
-    fn drop(&mut self) {
-        // SAFETY: this is the only place that takes the file, and nothing uses it after that.
-        let file = unsafe { ManuallyDrop::take(&mut self.file) };
-        if self.behavior.in_memory() {
-            drop(file);
-        } else {
-            release(file);
-        }
     }
 }
 

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use drivers::files::ReleasedFile;
+
 use super::FileIdentity;
 
 /// A change that was made to a file so that it can be served, and the means to undo it while nothing has been
@@ -12,7 +14,7 @@ use super::FileIdentity;
 pub struct Undo {
     path: PathBuf,
     /// The file, which also holds the lock. It is there until this is dropped.
-    file: Option<File>,
+    file: ReleasedFile,
     /// The former length; `None` if there was no file.
     len: Option<u64>,
 }
@@ -23,7 +25,7 @@ impl Undo {
     /// # Errors
     /// The error of the system.
     pub fn creation(path: &Path) -> io::Result<Self> {
-        Ok(Self { path: path.to_owned(), file: Some(File::open(path)?), len: None })
+        Ok(Self { path: path.to_owned(), file: File::open(path)?.into(), len: None })
     }
 
     /// Records the length of a file that is about to be extended.
@@ -32,7 +34,7 @@ impl Undo {
     /// The error of the system.
     pub fn growth(path: &Path, file: &File) -> io::Result<Self> {
         let len = file.metadata()?.len();
-        Ok(Self { path: path.to_owned(), file: Some(file.try_clone()?), len: Some(len) })
+        Ok(Self { path: path.to_owned(), file: file.try_clone()?.into(), len: Some(len) })
     }
 
     /// Undoes the change.
@@ -40,11 +42,10 @@ impl Undo {
     /// # Errors
     /// The error of the system.
     pub fn undo(self) -> io::Result<()> {
-        let Some(file) = &self.file else { return Ok(()) };
         match self.len {
-            Some(len) => file.set_len(len),
+            Some(len) => self.file.set_len(len),
             // Another file may be at the path now.
-            None if FileIdentity::of_path(&self.path)?.0 == FileIdentity::of(&file.metadata()?) => {
+            None if FileIdentity::of_path(&self.path)?.0 == FileIdentity::of(&self.file.metadata()?) => {
                 std::fs::remove_file(&self.path)
             }
             None => Ok(()),
@@ -59,13 +60,5 @@ impl Undo {
     /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-}
-
-impl Drop for Undo {
-    fn drop(&mut self) {
-        if let Some(file) = self.file.take() {
-            drivers::files::release(file);
-        }
     }
 }

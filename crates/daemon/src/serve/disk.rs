@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use backends::open::{FileIdentity, Opened};
 use backends::store::{FileSpace, FileStore, SizeMeter};
-use drivers::files::FileQueue;
+use drivers::files::{FileQueue, ReleasedFile};
 use serde::{Deserialize, Serialize};
 use store::Store;
 use store::api::{Capabilities, Completion, Failure, Fault, Op, OpId, Space};
@@ -100,7 +100,7 @@ pub(super) struct DiskInfo {
     /// last.
     space: Mutex<Option<(PathBuf, FileSpace)>>,
     /// A descriptor that holds the lock of the image of a writable disc, by which it can be opened again.
-    locked: Option<File>,
+    locked: Option<ReleasedFile>,
     /// The length in bytes that is served.
     len: AtomicU64,
     /// Whether it is withheld.
@@ -150,7 +150,7 @@ impl DiskInfo {
     /// # Errors
     /// The error of the system.
     pub(super) fn duplicate_lock(&self) -> std::io::Result<Option<File>> {
-        self.locked.as_ref().map(File::try_clone).transpose()
+        self.locked.as_ref().map(|file| file.try_clone()).transpose()
     }
 
     /// Returns whether it is withheld.
@@ -284,7 +284,7 @@ impl Disk {
             image,
             meter,
             space: Mutex::default(),
-            locked,
+            locked: locked.map(ReleasedFile::from),
             len,
             withheld,
             under_way,
@@ -355,7 +355,7 @@ impl Disk {
 
     /// Begins to make `to` have the contents of the file, in the same storage, and reports each step.
     /// Everything that was acknowledged before the file is cloned is in it.
-    pub(super) fn begin_snapshot(&self, id: SnapshotId, to: Arc<File>, reporter: SnapshotReporter) {
+    pub(super) fn begin_snapshot(&self, id: SnapshotId, to: Arc<ReleasedFile>, reporter: SnapshotReporter) {
         self.0.borrow_mut().begin_snapshot(id, to, reporter);
     }
 

@@ -6,6 +6,9 @@
 
 use std::cell::Cell;
 use std::fs::File;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +23,38 @@ static CLOSED: Condvar = Condvar::new();
 /// Has the files that this thread drops from now on closed by another thread.
 pub fn close_elsewhere() {
     CLOSES_ELSEWHERE.set(true);
+}
+
+/// A file that [`release`] closes when it is dropped.
+#[derive(Debug)]
+pub struct ReleasedFile(ManuallyDrop<File>);
+
+impl From<File> for ReleasedFile {
+    fn from(file: File) -> Self {
+        Self(ManuallyDrop::new(file))
+    }
+}
+
+impl Deref for ReleasedFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
+}
+
+impl AsFd for ReleasedFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Drop for ReleasedFile {
+    #[allow(unsafe_code, reason = "the file moves to the thread that closes it")]
+    fn drop(&mut self) {
+        // SAFETY: this is the only place that takes the file, and nothing uses it after that.
+        release(unsafe { ManuallyDrop::take(&mut self.0) });
+    }
 }
 
 /// Closes `file`, on another thread if this one has asked for that ([`close_elsewhere`]).
@@ -98,7 +133,7 @@ mod tests {
                     close_elsewhere();
                 }
                 let began = Instant::now();
-                release(file);
+                drop(ReleasedFile::from(file));
                 began.elapsed()
             });
             assert_eq!(took.join().unwrap() < LINGER / 2, elsewhere);

@@ -126,10 +126,6 @@ impl FileBehavior {
         self.direct
     }
 
-    pub(super) fn in_memory(&self) -> bool {
-        self.in_memory
-    }
-
     pub(super) fn sequential(file: &File) -> Self {
         Self { is_sequential: true, ..Self::of(file, false) }
     }

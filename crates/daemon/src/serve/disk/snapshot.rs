@@ -4,10 +4,9 @@
 //! show one point in time: no file is cloned before the operations of all of them wait.
 
 use crate::mailbox::Sender;
-use std::fs::File;
 use std::sync::Arc;
 
-use drivers::files::Errno;
+use drivers::files::{Errno, ReleasedFile};
 use store::Store as _;
 use store::api::{Failure, Op, OpAction};
 
@@ -80,7 +79,7 @@ impl Drop for SnapshotReporter {
 #[derive(Debug)]
 pub(super) struct Snapshot {
     id: SnapshotId,
-    to: Arc<File>,
+    to: Arc<ReleasedFile>,
     step: Step,
     reporter: SnapshotReporter,
     /// Whether it was given up. It ends with its operation.
@@ -123,7 +122,7 @@ impl Snapshot {
 
 impl Inner {
     /// Begins a snapshot: writes what is in the page cache.
-    pub(super) fn begin_snapshot(&mut self, id: SnapshotId, to: Arc<File>, mut reporter: SnapshotReporter) {
+    pub(super) fn begin_snapshot(&mut self, id: SnapshotId, to: Arc<ReleasedFile>, mut reporter: SnapshotReporter) {
         let obstacle = match (&self.withheld, &self.snapshot) {
             (Some(why), _) => Some(why.clone()),
             (None, Some(_)) => Some("another snapshot of it is under way".to_owned()),

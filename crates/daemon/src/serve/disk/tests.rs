@@ -103,7 +103,7 @@ fn a_folder_with_another_copy_on_write_attribute_is_told_apart_from_a_file_syste
 /// Begins a snapshot, and goes as far as that the disk has written out.
 fn written_out(disk: &Disk, reports: &Sender<SnapshotReport>, folder: &Path) {
     let file = File::options().write(true).create(true).truncate(true).open(folder.join("copy.img"));
-    disk.begin_snapshot(SnapshotId(1), Arc::new(file.unwrap()), SnapshotReporter::new(0, reports.clone()));
+    disk.begin_snapshot(SnapshotId(1), Arc::new(file.unwrap().into()), SnapshotReporter::new(0, reports.clone()));
     step_ended(disk, Ok(()));
 }
 
@@ -164,7 +164,7 @@ fn a_disk_that_is_released_goes_on_at_every_step() {
         let (mut disk, _reactor) = disk(&scratch.path().join("disk.img"), 1 << 20);
         let (sender, reports) = channel();
         let file = File::create(scratch.path().join("copy.img")).unwrap();
-        disk.begin_snapshot(SnapshotId(1), Arc::new(file), SnapshotReporter::new(0, sender.clone()));
+        disk.begin_snapshot(SnapshotId(1), Arc::new(file.into()), SnapshotReporter::new(0, sender.clone()));
         if steps > 0 {
             step_ended(&disk, Ok(()));
         }

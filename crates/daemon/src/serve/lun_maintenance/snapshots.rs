@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use drivers::files::ReleasedFile;
 use rustix::fs::{AtFlags, CWD, OFlags, linkat};
 use rustix::io::Errno;
 use target::units::UnitId;
@@ -116,15 +117,15 @@ impl LunMaintenance<'_> {
         let open = |one: &Wanted| {
             let mut options = File::options();
             let file = options.read(true).write(true).mode(0o600).custom_flags(flags).open(one.folder());
-            file.map(Arc::new).map_err(|error| one.cannot("create a file in", &error))
+            file.map(|file| Arc::new(file.into())).map_err(|error| one.cannot("create a file in", &error))
         };
-        let files: Vec<Arc<File>> = wanted.iter().map(open).collect::<Result<_, _>>()?;
+        let files: Vec<Arc<ReleasedFile>> = wanted.iter().map(open).collect::<Result<_, _>>()?;
         self.clone_files(wanted, &files)?;
         for (one, file) in wanted.iter().zip(&files) {
             file.sync_all().map_err(|error| one.cannot("make durable what was written to", &error))?;
         }
         name_files(wanted, &files)?;
-        let snapshot = |(one, file): (&Wanted, &Arc<File>)| Snapshot {
+        let snapshot = |(one, file): (&Wanted, &Arc<ReleasedFile>)| Snapshot {
             path: one.path.display().to_string(),
             bytes: file.metadata().map_or(0, |facts| facts.size()),
         };
@@ -132,7 +133,7 @@ impl LunMaintenance<'_> {
     }
 
     /// Clones the files of all LUNs at one point in time.
-    fn clone_files(&self, wanted: &[Wanted], files: &[Arc<File>]) -> Result<(), Failure> {
+    fn clone_files(&self, wanted: &[Wanted], files: &[Arc<ReleasedFile>]) -> Result<(), Failure> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = SnapshotId(NEXT.fetch_add(1, Ordering::Relaxed));
         let units: Arc<[UnitId]> = wanted.iter().map(|one| one.id).collect();
@@ -147,7 +148,7 @@ impl LunMaintenance<'_> {
             }
         });
         let (sender, reports) = channel();
-        let pairs: Arc<[(UnitId, Arc<File>)]> =
+        let pairs: Arc<[(UnitId, Arc<ReleasedFile>)]> =
             units.iter().copied().zip(files.iter().map(Arc::clone)).collect();
         let found = self.all(move |member, now| member.begin_snapshot(now, id, &pairs, &sender))?;
         if found.iter().sum::<usize>() < wanted.len() {
@@ -248,7 +249,7 @@ fn refuse_twice(wanted: &[Wanted]) -> Result<(), Failure> {
 }
 
 /// Gives the files their names, durably, or none.
-fn name_files(wanted: &[Wanted], files: &[Arc<File>]) -> Result<(), Failure> {
+fn name_files(wanted: &[Wanted], files: &[Arc<ReleasedFile>]) -> Result<(), Failure> {
     let mut named = Vec::new();
     let mut name_all = || {
         for (one, file) in wanted.iter().zip(files) {

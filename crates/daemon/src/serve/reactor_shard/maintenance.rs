@@ -1,7 +1,6 @@
 //! Draining, reservations and snapshots of units.
 
 use crate::mailbox::Sender;
-use std::fs::File;
 use std::sync::Arc;
 
 use base::state_machine::{MediumId, StreamMachine as _};
@@ -10,6 +9,7 @@ use device::drain::Drain;
 use device::unit::reservations::{
     RemovalError, RemovalProgress, RemovedReservations, ReservationDetails, ReservationRemoval,
 };
+use drivers::files::ReleasedFile;
 use target::units::UnitId;
 
 use super::ReactorShard;
@@ -61,7 +61,7 @@ impl ReactorShard {
         &mut self,
         now: Instant,
         snapshot: SnapshotId,
-        wanted: &[(UnitId, Arc<File>)],
+        wanted: &[(UnitId, Arc<ReleasedFile>)],
         reports: &Sender<SnapshotReport>,
     ) -> usize {
         let mut found = 0;

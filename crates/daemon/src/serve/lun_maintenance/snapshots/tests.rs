@@ -107,7 +107,8 @@ fn all_files_get_their_names_or_none() {
     let scratch = Scratch::new();
     let unnamed = || {
         let flags = i32::try_from(OFlags::TMPFILE.bits()).unwrap();
-        File::options().read(true).write(true).custom_flags(flags).open(scratch.path()).map(Arc::new)
+        let file = File::options().read(true).write(true).custom_flags(flags).open(scratch.path());
+        file.map(|file| Arc::new(ReleasedFile::from(file)))
     };
     let Ok(first) = unnamed() else { return };
     let files = [first, unnamed().unwrap(), unnamed().unwrap()];

@@ -172,6 +172,17 @@ impl SgSpec {
     /// # Errors
     /// [`SgError`]
     pub fn open(&self) -> Result<OpenSg, SgError> {
+        let mut opened = self.open_quietly()?;
+        let failed = |source: io::Error| SgError::Query { path: self.path.clone(), source };
+        if has_blocks(opened.info.kind) {
+            opened.info.block_len = block_len(&mut opened.device).map_err(failed)?;
+        }
+        Ok(opened)
+    }
+
+    /// Opens the device and locks it, and asks for its names only: INQUIRY takes no unit attention. The length
+    /// of its blocks is not known.
+    pub(crate) fn open_quietly(&self) -> Result<OpenSg, SgError> {
         let mut device = self.open_node()?;
         match lock(device.locked(), &self.path, false) {
             Ok(()) => {}
@@ -182,9 +193,8 @@ impl SgSpec {
         let kind = device.device_type().map_err(failed)?;
         let transfer_max = device.reserve_buffer(transfer_wanted()).map_err(failed)?;
         let mut device = Device::Sg(device);
-        let block_len = if has_blocks(kind) { block_len(&mut device).map_err(failed)? } else { None };
         let (identity, _) = FileIdentity::of_path(&self.path).map_err(failed)?;
-        let info = DeviceInfo { kind, block_len, transfer_max };
+        let info = DeviceInfo { kind, block_len: None, transfer_max };
         let names = names(&mut device, COMMAND_MAX).map_err(failed)?;
         Ok(OpenSg { device, path: self.path.clone(), identity: Some(identity), info, names })
     }

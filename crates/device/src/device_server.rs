@@ -324,6 +324,9 @@ impl DeviceServer {
             return Some(EndedOp { owner, tag, flushes: false, result: Err(Fault::NotSubmitted.into()) });
         }
         let ended = self.medium.poll();
+        if let Some(back) = self.medium.take_return() {
+            self.device_returned(back);
+        }
         if self.medium.take_late_flush_failure() {
             self.record_lost_flush();
         }

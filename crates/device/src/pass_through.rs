@@ -19,8 +19,8 @@ use alloc::vec::Vec;
 
 use scsi::inquiry::DeviceType;
 use scsi::opcode;
-use scsi::sense::{Sense, SenseKey};
-use store::api::{DeviceCommand, DeviceResponse, Failure, OpAction, OpOutput, Transfer};
+use scsi::sense::{Asc, Sense, SenseKey};
+use store::api::{DeviceCommand, DeviceResponse, DeviceReturn, Failure, OpAction, OpOutput, Transfer};
 
 use crate::contract::{NexusId, SenseBytes};
 use crate::device_server::command_set::CommandSet;
@@ -226,14 +226,25 @@ impl DeviceServer {
             return true;
         }
         if asc == RESET_OCCURRED {
-            // The device has forgotten that hosts prevent the removal of its medium. Each host gets the unit
-            // attention, and the next one that prevents it asks the device again.
-            pass_through.prevents = false;
-            pass_through.has_confirmed_prevention = false;
+            pass_through.was_reset();
             self.spc.removal.reset();
         }
         self.nexuses.establish_ua_of_device(sense, told);
         false
+    }
+
+    /// Handles that the device is there again. The kernel examines a device that was plugged in, and takes
+    /// the unit attentions of its start, so every nexus receives one from here.
+    pub(crate) fn device_returned(&mut self, back: DeviceReturn) {
+        let Some(pass_through) = &mut self.pass_through else { return };
+        // It can have another medium, or blocks of another length.
+        pass_through.block_len = None;
+        if back == DeviceReturn::Restarted {
+            pass_through.was_reset();
+            pass_through.expects_reset_report = true;
+            self.spc.removal.reset();
+            self.nexuses.establish_ua_all(Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET, None);
+        }
     }
 }
 

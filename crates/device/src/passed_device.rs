@@ -34,6 +34,13 @@ impl PassedDevice {
         }
     }
 
+    /// Records that the device was reset: it has forgotten that hosts prevent the removal of its medium. Each
+    /// host gets the unit attention, and the next one that prevents it asks the device again.
+    pub(crate) const fn was_reset(&mut self) {
+        self.prevents = false;
+        self.has_confirmed_prevention = false;
+    }
+
     /// Returns what is known in a document that one process hands over to the next.
     pub(crate) const fn export(&self) -> PassedState {
         let Self {

@@ -29,6 +29,12 @@ pub trait Store {
         None
     }
 
+    /// Returns, once, that the device was away and is there again. A device that was removed executes no
+    /// command after its return before the caller has taken it, so that the caller can tell every host first.
+    fn take_return(&mut self) -> Option<DeviceReturn> {
+        None
+    }
+
     /// Returns the bytes that the image of a writable disc ended with when it was opened, if the medium is
     /// one: the record of what is on the disc.
     fn trailer(&self) -> Option<Vec<u8>> {
@@ -67,6 +73,10 @@ impl<S: Store + ?Sized> Store for Box<S> {
 
     fn device(&self) -> Option<DeviceInfo> {
         (**self).device()
+    }
+
+    fn take_return(&mut self) -> Option<DeviceReturn> {
+        (**self).take_return()
     }
 
     fn trailer(&self) -> Option<Vec<u8>> {
@@ -228,6 +238,17 @@ pub struct DeviceInfo {
     pub block_len: Option<u32>,
     /// The most bytes that one command can transfer.
     pub transfer_max: u32,
+}
+
+/// How a device is there again that was away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceReturn {
+    /// It was removed from this host, and was opened again. What it reported at its start is lost: the system
+    /// has read it.
+    Restarted,
+    /// The connection to its process was lost, and there is another one. The device itself reports what it
+    /// has forgotten.
+    Reconnected,
 }
 
 impl OpAction {

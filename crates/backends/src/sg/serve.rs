@@ -56,6 +56,8 @@ enum Request {
     Reset(OpId),
     /// Open the device again, if it was removed.
     Reopen(SgSpec),
+    /// Give the device that was opened again commands: the reactor knows of its return.
+    UseReturned,
 }
 
 impl std::fmt::Debug for SgStore {
@@ -82,7 +84,8 @@ impl SgStore {
         });
         let (own, known) = (Arc::clone(&shared), names.clone());
         std::thread::Builder::new().name("targe-sg".to_owned()).spawn(move || {
-            Server { device: Some(device), names: known, shared: own, waiting: VecDeque::new() }.run(wake);
+            let (device, returned, waiting) = (Some(device), None, VecDeque::new());
+            Server { device, returned, names: known, shared: own, waiting }.run(wake);
         })?;
         Ok(Self { shared, info, names, is_process, queue, refused: VecDeque::new() })
     }
@@ -100,14 +103,19 @@ impl SgStore {
     }
 
     /// Opens the device again if it was removed; [`Self::take_news`] tells the result. A device of
-    /// another process opens itself.
+    /// another process opens itself. The device gets only commands that are submitted after
+    /// [`Self::take_news`] has told of its return.
     pub fn reopen(&self, spec: SgSpec) {
         self.send(Request::Reopen(spec));
     }
 
     /// Returns whether the device is there again, or why not, each once.
     pub fn take_news(&self) -> Option<Result<(), SgError>> {
-        self.shared.news().pop_front()
+        let news = self.shared.news().pop_front();
+        if matches!(news, Some(Ok(()))) && !self.is_process {
+            self.send(Request::UseReturned);
+        }
+        news
     }
 
     /// Returns the next completion, and the error of the system behind a failure.
@@ -217,6 +225,9 @@ impl Shared {
 struct Server {
     /// The device, unless it was removed.
     device: Option<Device>,
+    /// The device that was opened again, until the reactor knows of it. Commands that were submitted before
+    /// that fail: no host was told that the device has forgotten its mode parameters, for example.
+    returned: Option<Device>,
     /// The names by which it is recognised when it returns.
     names: Vec<Vec<u8>>,
     shared: Arc<Shared>,
@@ -262,6 +273,7 @@ impl Server {
                 Request::Command(request) => self.waiting.push_back(request),
                 Request::Reset(id) => self.reset(id),
                 Request::Reopen(spec) => self.reopen(&spec),
+                Request::UseReturned => self.use_returned(),
             }
         }
         is_closed
@@ -285,17 +297,24 @@ impl Server {
             Some(Device::Sg(device)) if device.device_type().is_ok() => return,
             // Commands that the kernel ended when the device was removed did not close it.
             Some(Device::Sg(_)) => self.close(Errno::NODEV),
-            None => {}
+            // It holds the lock of the device.
+            None => self.returned = None,
         }
-        let opened = spec.open().and_then(|opened| {
+        let opened = spec.open_quietly().and_then(|opened| {
             check_same(&spec.path, &self.names, &opened.names)?;
             Ok(opened.device)
         });
-        let result = opened.map(|device| {
+        let result = opened.map(|device| self.returned = Some(device));
+        self.shared.news().push_back(result);
+    }
+
+    fn use_returned(&mut self) {
+        // Commands that were submitted before the reactor knew of the return.
+        self.submit_waiting();
+        if let (None, Some(device)) = (&self.device, self.returned.take()) {
             *self.shared.locked() = device.locked();
             self.device = Some(device);
-        });
-        self.shared.news().push_back(result);
+        }
     }
 
     /// Submits the commands that wait, as far as the device takes them. Returns whether there were any.
@@ -442,7 +461,8 @@ mod tests {
         let device = Device::Sg(device);
         *shared.locked() = device.locked();
         let device = Some(device);
-        let mut server = Server { device, names: Vec::new(), shared, waiting: VecDeque::new() };
+        let mut server =
+            Server { device, returned: None, names: Vec::new(), shared, waiting: VecDeque::new() };
         let command = vec![0; 6];
         server.waiting.push_back(SgRequest { token: 7, command, data: SgData::Nothing, timeout_ms: 1 });
         assert!(server.submit_waiting());
@@ -473,6 +493,23 @@ mod tests {
         assert_eq!(failures(&server), [(OpId(7), Fault::Gone)]);
         let reopened = server.shared.news().pop_front();
         assert!(matches!(reopened, Some(Err(SgError::NotSg { .. }))), "{reopened:?}");
+    }
+
+    #[test]
+    fn a_device_that_returns_gets_no_command_before_the_reactor_knows_of_it() {
+        let (mut server, _far) = server();
+        server.returned = server.device.take();
+        let locked = server.returned.as_ref().map(Device::locked);
+        *server.shared.locked() = Weak::new();
+        let command = |token| {
+            let (command, data) = (vec![0; 6], SgData::Nothing);
+            Request::Command(SgRequest { token, command, data, timeout_ms: 1 })
+        };
+        server.shared.inbox().requests.extend([command(8), Request::UseReturned, command(9)]);
+        assert!(!server.take_requests() && server.submit_waiting());
+        assert_eq!(failures(&server), [(OpId(8), Fault::Gone)]);
+        assert_eq!(server.device.as_ref().map(Device::in_flight), Some(2), "the one before, and 9");
+        assert!(locked.is_some_and(|locked| locked.ptr_eq(&server.shared.locked())));
     }
 
     #[test]

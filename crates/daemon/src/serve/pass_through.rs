@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use backends::sg::{MovedSg, OpenSg, SgError, SgSpec, SgStore};
 use drivers::files::{Errno, FileQueue};
 use store::Store;
-use store::api::{Capabilities, Completion, DeviceInfo, Failure, Fault, Op};
+use store::api::{Capabilities, Completion, DeviceInfo, DeviceReturn, Failure, Fault, Op};
 
 use crate::os_error;
 
@@ -36,6 +36,8 @@ struct Inner {
     says_away: bool,
     /// Whether the device was removed, and the log says so.
     is_gone: bool,
+    /// How the device is there again, until the unit has taken it.
+    back: Option<DeviceReturn>,
     /// Completions of commands that had no device to go to.
     refused: VecDeque<Completion>,
 }
@@ -166,7 +168,8 @@ impl PassThrough {
 impl Inner {
     fn new(state: State, path: PathBuf, label: String, is_process: bool) -> Self {
         let (presence, told_away) = (Presence::Connected, [None; 2]);
-        let (errors, told, says_away, is_gone, refused) = (0, None, false, false, VecDeque::new());
+        let (errors, told, says_away, is_gone) = (0, None, false, false);
+        let (back, refused) = (None, VecDeque::new());
         Self {
             state,
             path,
@@ -178,6 +181,7 @@ impl Inner {
             told_away,
             says_away,
             is_gone,
+            back,
             refused,
         }
     }
@@ -186,10 +190,15 @@ impl Inner {
     /// comes and goes it says so once in [`TELL_EVERY`].
     fn reopened(&mut self, result: Result<(), SgError>) -> bool {
         let (label, path) = (&self.label, self.path.display());
-        self.presence = if result.is_ok() { Presence::Connected } else { Presence::Away };
+        let presence = if result.is_ok() { Presence::Connected } else { Presence::Away };
+        let is_return = std::mem::replace(&mut self.presence, presence) != Presence::Connecting;
         match result {
             Ok(()) => {
                 self.is_gone = false;
+                self.back = is_return.then_some(match self.is_process {
+                    true => DeviceReturn::Reconnected,
+                    false => DeviceReturn::Restarted,
+                });
                 if self.is_process && !std::mem::take(&mut self.says_away) {
                     return false;
                 }
@@ -267,6 +276,10 @@ impl Store for PassThrough {
             || inner.is_process && (inner.is_gone || inner.presence == Presence::Away)
     }
 
+    fn take_return(&mut self) -> Option<DeviceReturn> {
+        self.0.borrow_mut().back.take()
+    }
+
     fn submit(&mut self, op: Op) {
         let inner = &mut *self.0.borrow_mut();
         match &mut inner.state {
@@ -316,6 +329,9 @@ mod tests {
         assert!(device.not_ready().unwrap().starts_with("/dev/sg9: the device was removed"));
         device.0.borrow_mut().reopened(Ok(()));
         assert_eq!(device.not_ready().as_deref(), Some(without_thread));
+        let mut device = device;
+        assert_eq!(device.take_return(), Some(DeviceReturn::Restarted));
+        assert_eq!(device.take_return(), None);
     }
 
     #[test]

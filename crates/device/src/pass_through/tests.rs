@@ -15,7 +15,8 @@ use scsi::status::Status;
 use scsi::supported::{OneCommand, SupportedCommand};
 use store::Store;
 use store::api::{
-    Capabilities, Completion, DeviceInfo, DeviceResponse, Fault, Op, OpAction, OpId, OpOutput, Transfer,
+    Capabilities, Completion, DeviceInfo, DeviceResponse, DeviceReturn, Fault, Op, OpAction, OpId, OpOutput,
+    Transfer,
 };
 use store::null::Null;
 
@@ -39,6 +40,7 @@ struct State {
     held: Vec<(OpId, Transfer)>,
     holds: bool,
     is_away: bool,
+    back: Option<DeviceReturn>,
     done: VecDeque<Completion>,
 }
 
@@ -61,6 +63,7 @@ impl Fake {
             held: Vec::new(),
             holds: false,
             is_away: false,
+            back: None,
             done: VecDeque::new(),
         })))
     }
@@ -137,6 +140,10 @@ impl Store for Fake {
         self.0.borrow().is_away
     }
 
+    fn take_return(&mut self) -> Option<DeviceReturn> {
+        self.0.borrow_mut().back.take()
+    }
+
     fn submit(&mut self, op: Op) {
         let mut state = self.0.borrow_mut();
         match op.action {
@@ -191,6 +198,40 @@ fn a_device_whose_process_is_away_is_not_ready_without_being_asked() {
     fake.0.borrow_mut().is_away = false;
     rig.run(A, &[0; 6], 0, &[]).good();
     assert_eq!(fake.seen().len(), 1);
+}
+
+#[test]
+fn a_device_that_returns_is_reported_to_every_nexus_before_it_gets_a_command() {
+    let power_on = Asc::POWER_ON_RESET_OR_BUS_DEVICE_RESET;
+    let (mut rig, fake) = served(0);
+    for nexus in [A, B] {
+        rig.run(nexus, &[0; 6], 0, &[]).good();
+    }
+    fake.seen();
+    // Removed and found again, with blocks of another length.
+    fake.0.borrow_mut().back = Some(DeviceReturn::Restarted);
+    rig.unit.store_ready(Instant::ORIGIN);
+    for nexus in [A, B] {
+        rig.run(nexus, &READ_10, 1024, &[]).check(SenseKey::UNIT_ATTENTION, power_on);
+    }
+    assert_eq!(fake.seen(), [[0; 0]; 0], "no command reached it before the host was told");
+    // The unit attention of the device itself says nothing new, and another one does.
+    fake.attention(power_on);
+    fake.attention(Asc::MEDIUM_MAY_HAVE_CHANGED);
+    rig.run(A, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+    rig.run(B, &[0; 6], 0, &[]).check(SenseKey::UNIT_ATTENTION, Asc::MEDIUM_MAY_HAVE_CHANGED);
+    fake.answer(Answer::Data(vec![7; 2 * 4096]));
+    assert_eq!(
+        rig.run(A, &READ_10, 2 * 4096, &[]).good().len(),
+        2 * 4096,
+        "the length of blocks is not known"
+    );
+    // The process of a device is back: its device reports what it has forgotten.
+    let (mut rig, fake) = served(0);
+    fake.0.borrow_mut().back = Some(DeviceReturn::Reconnected);
+    rig.unit.store_ready(Instant::ORIGIN);
+    fake.answer(Answer::Data(vec![7; 2 * 4096]));
+    assert_eq!(rig.run(A, &READ_10, 2 * 4096, &[]).good().len(), 2 * 4096);
 }
 
 #[test]

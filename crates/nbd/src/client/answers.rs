@@ -53,6 +53,9 @@ impl Client {
 
     fn handle_reply(&mut self, ended: Ended<Work>) {
         let Ended { work, at, len, result } = ended;
+        if matches!(work, Work::Repeat | Work::Change(..)) {
+            self.queue.change_answered(at);
+        }
         match work {
             Work::Repeat => {
                 if let Err(error) = result {
@@ -172,7 +175,7 @@ impl Client {
         if is_doubtful && job.failure.is_none() && (job.stable || job.is_flush()) {
             if job.restarts < RESTARTS_MAX {
                 job.restart();
-                self.waiting.push_front(key);
+                self.queue.push_front(key);
                 return;
             }
             job.failure = Some(Fault::Medium.into());
@@ -184,10 +187,10 @@ impl Client {
             && self.info.has(transmission::SEND_FLUSH)
             && !self.info.has(transmission::SEND_FUA);
         if needs_flush {
-            self.waiting.push_front(key);
+            self.queue.push_front(key);
         } else if let Some(job) = self.jobs.remove(&key) {
             if job.failure.is_some() {
-                self.waiting.retain(|waiting| *waiting != key);
+                self.queue.remove(key);
             }
             let id = job.id;
             self.complete(id, job.into_result());

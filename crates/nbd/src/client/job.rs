@@ -103,6 +103,21 @@ impl Job {
         }
     }
 
+    /// Returns where the next request of a change begins and ends, and where the operation ends.
+    pub(super) fn next_range(&self, info: &ExportInfo) -> Option<(u64, u64, u64)> {
+        if self.is_cut() {
+            return None;
+        }
+        let (start, whole) = self.action.range();
+        let most = match self.action {
+            OpAction::Write { .. } => PIECE_MAX.min(info.payload_len_max),
+            _ => CHANGE_PIECE_MAX.min(info.change_len_max),
+        };
+        let at = start.saturating_add(self.cut);
+        let end = start.saturating_add(whole);
+        Some((at, end.min(at.saturating_add(u64::from(most))), end))
+    }
+
     /// Returns the next request.
     pub(super) fn next_piece(&mut self, info: &ExportInfo) -> Option<Piece> {
         if self.is_cut() {

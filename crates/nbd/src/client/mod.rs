@@ -44,6 +44,7 @@ mod job;
 mod losses;
 mod replies;
 mod requests;
+mod send_queue;
 mod silence;
 mod sink;
 mod unflushed;
@@ -63,6 +64,7 @@ pub use error::ProtocolError;
 pub use handover::Unmovable;
 use job::Job;
 use replies::Replies;
+use send_queue::SendQueue;
 pub use sink::RequestSink;
 use unflushed::{Change, Unflushed};
 
@@ -178,8 +180,7 @@ pub struct Client {
     /// The operations, in the order of their submission.
     jobs: BTreeMap<u64, Job>,
     next_job: u64,
-    /// The operations that have requests to send.
-    waiting: VecDeque<u64>,
+    queue: SendQueue,
     replies: Replies<Work>,
     unflushed: Unflushed,
     /// Good replies that do not count yet, in the order in which they came.
@@ -233,7 +234,7 @@ impl Client {
             link: Link::Connecting,
             jobs: BTreeMap::new(),
             next_job: 0,
-            waiting: VecDeque::new(),
+            queue: SendQueue::default(),
             replies: Replies::new(),
             unflushed: Unflushed::default(),
             held: VecDeque::new(),
@@ -361,7 +362,7 @@ impl Client {
                 let stable = self.is_stable(&action);
                 self.next_job += 1;
                 self.jobs.insert(self.next_job, Job::new(id, action, stable, now));
-                self.waiting.push_back(self.next_job);
+                self.queue.push_back(self.next_job);
                 self.transmit_due = true;
             }
         }
@@ -554,7 +555,7 @@ impl Client {
                 self.jobs.insert(key, job);
             }
         }
-        self.waiting = self.jobs.keys().copied().collect();
+        self.queue.restart(self.jobs.keys().copied());
     }
 
     fn lost(&mut self) {

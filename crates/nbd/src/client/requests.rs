@@ -56,10 +56,10 @@ impl Client {
     }
 
     fn send_job(&mut self, now: Instant, out: &mut dyn RequestSink) -> bool {
-        while let Some(key) = self.waiting.front().copied() {
+        while let Some(key) = self.queue.front() {
             let (is_full, failures) = (self.unflushed.is_full(), self.failures);
             let Some(job) = self.jobs.get_mut(&key) else {
-                self.waiting.pop_front();
+                self.queue.pop_front();
                 continue;
             };
             let (is_flush, stable) = (job.is_flush() && !job.flush_sent, job.stable);
@@ -76,7 +76,7 @@ impl Client {
             let Some(job) = self.jobs.get_mut(&key) else { continue };
             if must_flush {
                 (job.flush_sent, job.open) = (true, 1);
-                self.waiting.pop_front();
+                self.queue.pop_front();
                 return self.send_flush(now, out, Some(key));
             }
             if job.is_change() && is_full {
@@ -86,12 +86,18 @@ impl Client {
                 job.failures = failures;
             }
             let info = self.info;
+            if job.is_change()
+                && let Some((start, piece_end, end)) = job.next_range(&info)
+                && !self.queue.admit_front(start, piece_end, end)
+            {
+                continue;
+            }
             let Some(piece) = job.next_piece(&info) else {
-                self.waiting.pop_front();
+                self.queue.pop_front();
                 continue;
             };
             if job.is_cut() {
-                self.waiting.pop_front();
+                self.queue.pop_front();
             }
             return self.send_piece(now, out, key, piece, stable);
         }
@@ -149,7 +155,11 @@ impl Client {
             Change::Trim if self.info.has(transmission::SEND_TRIM) => (Cmd::TRIM, fua, None),
             Change::Trim => (Cmd::WRITE_ZEROES, fua, None),
         };
-        self.send(now, out, Request { flags, command, at, len, cookie: 0 }, data, work(change))
+        let is_sent = self.send(now, out, Request { flags, command, at, len, cookie: 0 }, data, work(change));
+        if is_sent {
+            self.queue.change_sent(at, at.saturating_add(u64::from(len)));
+        }
+        is_sent
     }
 
     fn send(

@@ -49,7 +49,7 @@ impl Client {
 
     /// Fails every operation, except changes that were sent on a connection that lives.
     pub(super) fn fail_all(&mut self) {
-        self.waiting.clear();
+        self.queue.clear();
         self.silent_since = None;
         let is_up = self.link == Link::Up;
         for (key, job) in core::mem::take(&mut self.jobs) {

@@ -330,3 +330,65 @@ fn check_ended(
         }
     }
 }
+
+#[test]
+fn a_change_waits_for_an_earlier_one_of_the_same_bytes() {
+    let mut rig = Rig::new(Server::new(info(1 << 20)));
+    let (first, second) = (rig.write(0, &[1; 1024]), rig.write(512, &[2; 1024]));
+    // It overlaps only the one that waits, and would make it wait for ever if it passed it each time.
+    let third = rig.write(1024, &[3; 512]);
+    let (other, read) = (rig.write(4096, &[4; 512]), rig.read(0, 512));
+    rig.drain();
+    assert_eq!(rig.server.held(), 3, "the first and the other write, and the read");
+    rig.answer(1);
+    assert_eq!(rig.ended(), [(other, None)]);
+    rig.answer(0);
+    assert_eq!((rig.ended(), rig.server.held()), (vec![(first, None)], 2));
+    rig.settle();
+    assert_eq!(rig.ended(), [(read, None), (second, None), (third, None)]);
+    let written = [[1; 512], [2; 512], [3; 512]].concat();
+    assert_eq!(rig.server.present[..1536], written);
+    rig.restart(None);
+    rig.settle();
+    assert_eq!(rig.server.present[..1536], written);
+    // The operations that wait fail with the others, and work on the next connection.
+    rig.write(0, &[5; 512]);
+    let waits = rig.write(0, &[6; 512]);
+    rig.drain();
+    rig.restart(None);
+    rig.settle();
+    assert_eq!((rig.ended().last(), rig.server.present[0]), (Some(&(waits, None)), 6));
+}
+
+/// Changes overlap, and the server carries them out in one order and answers in another one. What hosts read
+/// when all are acknowledged must be there after the server has lost everything that was not flushed.
+#[test]
+fn what_is_repeated_is_what_hosts_have_read() {
+    for seed in 0..200 {
+        let mut rng = Rng::from_seed(seed);
+        let payload_len_max = [1024, 32 << 20][to_usize(rng.below(2))];
+        let mut rig = Rig::new(Server::new(ExportInfo { payload_len_max, ..info(16 * 512) }));
+        for byte in 1..12 {
+            let at = rng.below(12);
+            let len = 1 + rng.below(4);
+            rig.write(at * 512, &vec![byte; to_usize(len) * 512]);
+        }
+        rig.drain();
+        while rig.server.held() > 0 {
+            let mut answers: Vec<Vec<u8>> = Vec::new();
+            while let Some(answer) = rig.server.answer(to_usize(rng.below(64))) {
+                answers.push(answer);
+            }
+            while !answers.is_empty() {
+                let answer = answers.swap_remove(to_usize(rng.below(to_u64(answers.len()))));
+                rig.deliver(&answer, &mut rng);
+            }
+            rig.drain();
+        }
+        assert_eq!(rig.ended().len(), 11, "seed {seed}");
+        let read = rig.server.present.clone();
+        rig.restart(None);
+        rig.settle();
+        assert_eq!(rig.server.present, read, "seed {seed}");
+    }
+}

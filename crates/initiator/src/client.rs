@@ -31,7 +31,7 @@ use crate::identity::Identity;
 use crate::login::ProtocolPlan;
 use crate::open::OpenOptions;
 use crate::session_error::{SessionError, SessionLoss};
-use crate::sessions::{BlockLength, Event, Path, SessionId, SessionUp, Sessions};
+use crate::sessions::{DiskCapacity, Event, Path, SessionId, SessionUp, Sessions};
 use crate::url::Url;
 use worker::Worker;
 
@@ -268,9 +268,9 @@ impl Session {
         self.with(move |driver, id| driver.guard(id, lun, identity));
     }
 
-    /// Guards a unit with its block length, as [`Self::guard`] does with its identity.
-    pub(crate) fn guard_blocks(&self, lun: Lun, blocks: BlockLength) {
-        self.with(move |driver, id| driver.guard_blocks(id, lun, blocks));
+    /// Guards a unit with its capacity, as [`Self::guard`] does with its identity.
+    pub(crate) fn guard_capacity(&self, lun: Lun, capacity: DiskCapacity) {
+        self.with(move |driver, id| driver.guard_capacity(id, lun, capacity));
     }
 
     /// Sets the command timeout: how long a command may go without a response and without data being moved.

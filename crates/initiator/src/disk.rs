@@ -7,7 +7,7 @@
 //!
 //! A disk always stands for the device that was opened. After a session recovery, the session first asks the
 //! unit for its designators (VPD page 83h, else the serial number of page 80h). If they are those of another
-//! disk, nothing is read or written any more.
+//! disk, nothing is read or written any more. A unit without either must have the same model and capacity.
 
 mod chain;
 mod flush;
@@ -35,7 +35,8 @@ use crate::client::{Client, Session};
 use crate::command::{Command, CommandError, Reply};
 use crate::error::Error;
 use crate::future::{ResponseFuture, response_channel};
-use crate::sessions::BlockLength;
+use crate::identity::Identity;
+use crate::sessions::DiskCapacity;
 use crate::unit::LogicalUnit;
 use crate::url::Url;
 
@@ -98,12 +99,10 @@ impl Disk {
         if inquiry.device_type != DeviceType::DIRECT_ACCESS_BLOCK {
             return Err(Error::NotADisk { lun, device_type: inquiry.device_type.0 });
         }
-        if let Some(identity) = unit.identity().await? {
-            session.guard(address, identity);
-        }
+        let identity = unit.identity().await?;
+        session.guard(address, identity.unwrap_or_else(|| Identity::of_model(&inquiry)));
         let (geometry, listed) = examine(&unit).await?;
-        let len = geometry.block_size().bytes();
-        session.guard_blocks(address, BlockLength { len, long: geometry.long_commands });
+        session.guard_capacity(address, DiskCapacity::new(&geometry.capacity, geometry.long_commands));
         let geometry = Mutex::new(geometry);
         let inner = Arc::new(Inner {
             session,

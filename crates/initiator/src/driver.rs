@@ -28,7 +28,7 @@ use crate::identity::Identity;
 use crate::protocol::unusable;
 use crate::session_error::{SessionError, SessionLoss};
 use crate::sessions::frames::stretch;
-use crate::sessions::{BlockLength, DriverRequest, Path, Sessions, TlsServer};
+use crate::sessions::{DiskCapacity, DriverRequest, Path, Sessions, TlsServer};
 
 pub use crate::login::{HyperScsiPlan, IscsiPlan, ProtocolPlan, TlsPlan, plan, plan_for};
 pub use crate::sessions::{DriverEvent, SessionId, TextAnswer, WAITING_MAX};
@@ -161,12 +161,13 @@ impl Driver {
         self.sessions.guard(now, session, lun, identity);
     }
 
-    /// Guards a unit with its block length: a unit of this LUN with other blocks is another device, as for
-    /// [`Self::guard`]. It is checked in every new session, and after a unit attention that says that the
-    /// capacity or the device may have changed.
-    pub(crate) fn guard_blocks(&mut self, session: SessionId, lun: Lun, blocks: BlockLength) {
+    /// Guards a unit with its capacity: a unit of this LUN with blocks of another length is another device, as
+    /// for [`Self::guard`], and so is one without a name whose number of blocks has changed. It is checked in
+    /// every new session, and after a unit attention that says that the capacity or the device may have
+    /// changed.
+    pub(crate) fn guard_capacity(&mut self, session: SessionId, lun: Lun, capacity: DiskCapacity) {
         let now = self.reactor.now();
-        self.sessions.guard_blocks(now, session, lun, blocks);
+        self.sessions.guard_capacity(now, session, lun, capacity);
     }
 
     /// Negotiates keys in the full feature phase, on the connection at `on` or on any; only one text

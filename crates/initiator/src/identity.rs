@@ -6,6 +6,7 @@
 use std::fmt;
 
 use scsi::cdb::Cdb;
+use scsi::inquiry::{DeviceType, StandardInquiry};
 use scsi::lun::Lun;
 use scsi::opcode;
 use scsi::vpd::{Association, Designator, DesignatorType, Page, page};
@@ -19,7 +20,8 @@ const LEN: u16 = 1024;
 /// The identity of a device.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
-    page: u8,
+    /// The VPD page with the names; `None` for the standard INQUIRY data.
+    page: Option<u8>,
     /// The types and bytes of the names, sorted.
     names: Vec<(u8, Vec<u8>)>,
 }
@@ -33,6 +35,20 @@ impl Identity {
         let [high, low] = LEN.to_be_bytes();
         let cdb = Cdb::from_16([opcode::INQUIRY, 1, page, high, low, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         Command::new(lun, cdb).reading(LEN.into()).repeatable()
+    }
+
+    /// Returns what is known of a device without a name: its model, which other devices have, too.
+    pub(crate) fn of_model(inquiry: &StandardInquiry) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes.trim_ascii()).into_owned();
+        let StandardInquiry { device_type: DeviceType(kind), vendor, product, .. } = inquiry;
+        // The revision changes with the version of the target.
+        let model = format!("{} {} (device type {kind:02x}h, without a name)", text(vendor), text(product));
+        Self { page: None, names: vec![(MODEL, model.into_bytes())] }
+    }
+
+    /// Returns whether the device has a name that no other device has.
+    pub(crate) const fn is_named(&self) -> bool {
+        self.page.is_some()
     }
 
     /// Parses the names of the unit itself from a page; `None` if there are none. The page of a LUN without a
@@ -55,12 +71,18 @@ impl Identity {
         };
         names.sort();
         names.dedup();
-        (!names.is_empty()).then_some(Self { page, names })
+        (!names.is_empty()).then_some(Self { page: Some(page), names })
     }
 
-    /// Returns the command that reads the same page again.
+    /// Returns the command that reads the same data again.
     pub(crate) fn question_again(&self, lun: Lun) -> Command {
-        Self::question(lun, self.page)
+        match self.page {
+            Some(page) => Self::question(lun, page),
+            None => {
+                let cdb = [opcode::INQUIRY, 0, 0, 0, MODEL_LEN, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+                Command::new(lun, Cdb::from_16(cdb)).reading(MODEL_LEN.into()).repeatable()
+            }
+        }
     }
 
     /// Compares the device of a page with this one. They are the same if they have a name in common, of the
@@ -70,11 +92,20 @@ impl Identity {
         if !is_connected(answer) {
             return Comparison::Unknown("no device is connected there");
         }
-        let Some(other) = Self::learn(self.page, answer) else {
+        let other = match self.page {
+            Some(page) => Self::learn(page, answer),
+            None => {
+                let inquiry = StandardInquiry::parse(answer).ok();
+                // A target may have no device for the LUN yet.
+                let inquiry = inquiry.filter(|inquiry| inquiry.device_type != DeviceType::UNKNOWN);
+                inquiry.map(|inquiry| Self::of_model(&inquiry))
+            }
+        };
+        let Some(other) = other else {
             return Comparison::Unknown("the device has no identifier");
         };
         let of = |names: &[(u8, Vec<u8>)], kind: u8| names.iter().any(|name| name.0 == kind);
-        let kinds = TELLING.iter().map(|kind| kind.0).chain([SERIAL]);
+        let kinds = TELLING.iter().map(|kind| kind.0).chain([SERIAL, MODEL]);
         let kind = kinds.into_iter().find(|kind| of(&self.names, *kind) && of(&other.names, *kind));
         let Some(kind) = kind else {
             return Comparison::Unknown("the device has no identifier of a former type");
@@ -157,6 +188,12 @@ const TELLING: [DesignatorType; 4] =
 /// The type that stands for a serial number. Designator types are below 16.
 const SERIAL: u8 = 0xff;
 
+/// The type that stands for the model of a device without a name.
+const MODEL: u8 = 0xfe;
+
+/// The allocation length of the INQUIRY for the model.
+const MODEL_LEN: u8 = 36;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,6 +256,27 @@ mod tests {
         let identity = Identity::learn(0x80, &[0, 0x80, 0, 3, b' ', b'4', b'2']).unwrap();
         assert_eq!(is_same(&identity, &[0, 0x80, 0, 2, b'4', b'2']), Some(true));
         assert_eq!(is_same(&identity, &[0, 0x80, 0, 2, b'4', b'3']), Some(false));
+    }
+
+    #[test]
+    fn a_device_without_a_name_is_known_by_its_model() {
+        let data = |kind: u8, vendor: &[u8; 8], revision: &[u8; 4]| {
+            [&[kind, 0, 6, 2, 31, 0, 0, 0][..], vendor, b"DISK            ", revision].concat()
+        };
+        let is = data(0, b"ACME    ", b"1.0 ");
+        let identity = Identity::of_model(&StandardInquiry::parse(&is).unwrap());
+        assert!(!identity.is_named());
+        assert_eq!(identity.to_string(), "ACME DISK (device type 00h, without a name)");
+        for (answer, same) in [
+            (data(0, b"ACME    ", b"2.0 "), Some(true)),
+            (data(0, b"OTHER   ", b"1.0 "), Some(false)),
+            (data(5, b"ACME    ", b"1.0 "), Some(false)),
+            (data(0x1f, b"ACME    ", b"1.0 "), None),
+            (data(0x20, b"ACME    ", b"1.0 "), None),
+            (is[..20].to_vec(), None),
+        ] {
+            assert_eq!(is_same(&identity, &answer), same, "{answer:02x?}");
+        }
     }
 
     /// Some targets return the names of LUN 0 for a LUN that is not there.

@@ -49,7 +49,7 @@ use crate::session_error::{ProtocolEndReason, SessionError};
 use connecting::ConnectAttempt;
 pub(crate) use connecting::TlsServer;
 
-pub(crate) use identity_check::BlockLength;
+pub(crate) use identity_check::DiskCapacity;
 
 pub use events::{AsyncMessage, DriverEvent, EscalationStep, Event, SessionUp, TextAnswer};
 pub use paths::{Path, PathError};

@@ -27,7 +27,7 @@ use transport::initiator::{Outcome, SubmitError};
 use transport::initiator::{TaskId, TmfId};
 use transport::task_management::{TmfFunction, TmfResult};
 
-use super::identity_check::may_be_other;
+use super::identity_check::{Cause, may_be_other};
 use super::pending_attention::{PendingAttentions, attention_of};
 use super::{DriverEvent, EscalationStep, Event, SessionEntry, SessionId, Sessions, index};
 use crate::command::Command;
@@ -290,7 +290,7 @@ impl SessionEntry {
     ) {
         events.push_back(DriverEvent::Session { session: id, event: Event::UnitAttention { lun, asc } });
         if may_be_other(asc) {
-            self.check_identity(now, id, lun, events);
+            self.check_identity(now, id, lun, Cause::Attention(asc), events);
         }
         if !ends_commands(asc) || fault_injection::is_injected(Bug::IgnoreAttention) {
             return;

@@ -1,12 +1,14 @@
 //! Implements the identity check: after a session recovery, a guarded unit must report the same device as
-//! before: the same names, and for a disk the same block length.
+//! before: the same names, and for a disk the same block length. A device without a name must be of the same
+//! model, and a disk of the same capacity: it may only grow, and only in a session that lives.
 //!
 //! Units appear one by one when a target starts, and media can come late. A unit that is not there, refuses
 //! to report its names or is not ready is asked again. Its commands wait meanwhile, as long as they would
 //! wait for the target ([`transport::initiator::Retry::timeout`]). After that they fail until the unit
-//! confirms its device. Only a unit that reports another name or block length is another device for good.
+//! confirms its device. Only a unit that reports another name, model or capacity is another device for good.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::time::Duration;
 
 use base::time::Instant;
@@ -31,12 +33,14 @@ const RESTARTS_MAX: u32 = 16;
 /// A unit with its device.
 #[derive(Debug)]
 pub(super) struct GuardedLun {
-    /// The names of the device, if it has any.
+    /// The names of the device, or its model.
     identity: Option<Identity>,
-    /// The logical block length, if the unit is used as a disk.
-    blocks: Option<BlockLength>,
-    /// Whether the present check has confirmed the names, and the block length.
+    /// The capacity, if the unit is used as a disk.
+    capacity: Option<DiskCapacity>,
+    /// Whether the present check has confirmed the names, and the capacity.
     confirmed: (bool, bool),
+    /// Whether the present check only follows CAPACITY DATA HAS CHANGED in a session that lives.
+    may_have_grown: bool,
     /// The time since which an identity check is under way.
     asked: Option<Instant>,
     /// The number of the last check. Answers to the commands of earlier ones may come from an earlier device.
@@ -52,8 +56,9 @@ impl GuardedLun {
     const fn new(identity: Option<Identity>) -> Self {
         Self {
             identity,
-            blocks: None,
+            capacity: None,
             confirmed: (false, false),
+            may_have_grown: false,
             asked: None,
             check: 0,
             restarts: 0,
@@ -68,12 +73,19 @@ impl GuardedLun {
     }
 
     /// Returns the first command of a new check, which replaces the one that is under way.
-    fn begin(&mut self, now: Instant, lun: Lun) -> Option<PendingCommand> {
+    fn begin(&mut self, now: Instant, lun: Lun, cause: Cause) -> Option<PendingCommand> {
+        let is_resize = cause == Cause::Attention(Asc::CAPACITY_DATA_HAS_CHANGED);
+        self.may_have_grown = is_resize && (self.asked.is_none() || self.may_have_grown);
         self.restarts = if self.asked.is_some() { self.restarts.saturating_add(1) } else { 0 };
         self.asked.get_or_insert(now);
         self.check += 1;
-        self.confirmed = (self.identity.is_none(), self.blocks.is_none());
+        self.confirmed = (self.identity.is_none(), self.capacity.is_none());
         self.question(lun)
+    }
+
+    /// Returns whether the device has a name that no other device has.
+    fn is_named(&self) -> bool {
+        self.identity.as_ref().is_some_and(Identity::is_named)
     }
 
     /// Returns whether the check has taken longer than commands wait.
@@ -83,9 +95,9 @@ impl GuardedLun {
 
     /// Returns the next command of the check; `None` if the device is confirmed.
     fn question(&self, lun: Lun) -> Option<PendingCommand> {
-        let question = match (&self.identity, self.blocks) {
+        let question = match (&self.identity, &self.capacity) {
             (Some(identity), _) if !self.confirmed.0 => identity.question_again(lun),
-            (_, Some(blocks)) if !self.confirmed.1 => blocks.question(lun),
+            (_, Some(capacity)) if !self.confirmed.1 => capacity.question(lun),
             _ => return None,
         };
         Some(PendingCommand::identity_check(question, self.check))
@@ -103,21 +115,34 @@ impl GuardedLun {
             }
             self.confirmed.0 = true;
         } else {
-            if let Some(blocks) = &self.blocks {
-                let unknown = || Verdict::Unknown("it reports no block length".to_owned());
-                let len = blocks.read(answer).ok_or_else(unknown)?;
-                let with = |len: u32| match &self.identity {
-                    Some(identity) => format!("{identity} with blocks of {len} bytes"),
-                    None => format!("a disk with blocks of {len} bytes"),
-                };
-                if len != blocks.len {
-                    return Err(Verdict::Other(OtherDevice { was: with(blocks.len), is: with(len) }));
+            let is_named = self.is_named();
+            if let Some(was) = &mut self.capacity {
+                let unknown = || Verdict::Unknown("it reports no capacity".to_owned());
+                let is = was.read(answer).ok_or_else(unknown)?;
+                // A disk without a name that is smaller is not usable as the former one in any case.
+                let is_same_size = is.blocks == was.blocks || self.may_have_grown && is.blocks > was.blocks;
+                if is.block_len != was.block_len || !is_named && !is_same_size {
+                    let with = |capacity: DiskCapacity| match &self.identity {
+                        Some(identity) => format!("{identity} with {capacity}"),
+                        None => format!("a disk with {capacity}"),
+                    };
+                    return Err(Verdict::Other(OtherDevice { was: with(*was), is: with(is) }));
                 }
+                *was = is;
             }
             self.confirmed.1 = true;
         }
         Ok(())
     }
+}
+
+/// Why a device is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The unit is guarded from now on, or the session is new.
+    Start,
+    /// The unit has reported a unit attention.
+    Attention(Asc),
 }
 
 /// Why an answer does not confirm a device.
@@ -126,17 +151,30 @@ enum Verdict {
     Unknown(String),
 }
 
-/// The logical block length of a disk. A device with other blocks is another device: every address means
+/// The capacity of a disk. A device with blocks of another length is another device: every address means
 /// another place there.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BlockLength {
+pub(crate) struct DiskCapacity {
     /// The block length in bytes.
-    pub(crate) len: u32,
+    block_len: u32,
+    /// The number of blocks.
+    blocks: u64,
     /// Whether the unit has READ CAPACITY(16).
-    pub(crate) long: bool,
+    long: bool,
 }
 
-impl BlockLength {
+impl fmt::Display for DiskCapacity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} blocks of {} bytes", self.blocks, self.block_len)
+    }
+}
+
+impl DiskCapacity {
+    /// Returns the capacity that a unit has reported. `long` is whether it has READ CAPACITY(16).
+    pub(crate) const fn new(capacity: &Capacity, long: bool) -> Self {
+        Self { block_len: capacity.block_size.bytes(), blocks: capacity.blocks.0, long }
+    }
+
     fn question(self, lun: Lun) -> Command {
         let (cdb, len) = if self.long {
             (block::read_capacity_16(Capacity::LEN_16), Capacity::LEN_16)
@@ -146,14 +184,21 @@ impl BlockLength {
         Command::new(lun, cdb).reading(len).repeatable()
     }
 
-    /// Returns the block length in the answer, unless the unit does not know it now.
-    fn read(self, answer: &[u8]) -> Option<u32> {
-        let len = answer.get(if self.long { 8 } else { 4 }..)?.first_chunk()?;
-        Some(u32::from_be_bytes(*len)).filter(|len| *len != 0)
+    /// Returns the capacity in the answer, unless the unit does not know it now.
+    fn read(self, answer: &[u8]) -> Option<Self> {
+        let (last, rest) = match self.long {
+            true => answer.split_first_chunk().map(|(last, rest)| (u64::from_be_bytes(*last), rest))?,
+            false => {
+                answer.split_first_chunk().map(|(last, rest)| (u32::from_be_bytes(*last).into(), rest))?
+            }
+        };
+        let block_len = u32::from_be_bytes(*rest.first_chunk()?);
+        // A device with blocks that no disk here has is another device, too.
+        (block_len != 0).then_some(Self { block_len, blocks: last.saturating_add(1), long: self.long })
     }
 }
 
-/// Returns whether a command of a check asks for the names of the device, else for its block length.
+/// Returns whether a command of a check asks for the names of the device, else for its capacity.
 fn is_about_names(question: &Command) -> bool {
     question.cdb.opcode() == opcode::INQUIRY
 }
@@ -186,12 +231,12 @@ impl Sessions {
         if entry.down.is_none() && !is_named {
             let guarded_lun = entry.guarded_luns.entry(lun).or_insert_with(|| GuardedLun::new(None));
             guarded_lun.identity = Some(identity);
-            entry.check_identity(now, id, lun, &mut self.events);
+            entry.check_identity(now, id, lun, Cause::Start, &mut self.events);
         }
     }
 
-    /// Guards a unit with its block length: see [`crate::driver::Driver::guard_blocks`].
-    pub(crate) fn guard_blocks(&mut self, now: Instant, id: SessionId, lun: Lun, blocks: BlockLength) {
+    /// Guards a unit with its capacity: see [`crate::driver::Driver::guard_capacity`].
+    pub(crate) fn guard_capacity(&mut self, now: Instant, id: SessionId, lun: Lun, capacity: DiskCapacity) {
         let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.down.is_none()) else { return };
         if !entry.guarded_luns.contains_key(&lun) {
             let services = entry.session.services_mut();
@@ -199,7 +244,7 @@ impl Sessions {
             services.confirm_identity(now, lun.0);
         }
         let guarded_lun = entry.guarded_luns.entry(lun).or_insert_with(|| GuardedLun::new(None));
-        guarded_lun.blocks.get_or_insert(blocks);
+        guarded_lun.capacity.get_or_insert(capacity);
     }
 }
 
@@ -215,7 +260,7 @@ impl SessionEntry {
             if let Some(guarded_lun) = self.guarded_luns.get_mut(&lun) {
                 guarded_lun.asked = None;
             }
-            self.check_identity(now, id, lun, events);
+            self.check_identity(now, id, lun, Cause::Start, events);
         }
     }
 
@@ -226,11 +271,12 @@ impl SessionEntry {
         now: Instant,
         id: SessionId,
         lun: Lun,
+        cause: Cause,
         events: &mut VecDeque<DriverEvent>,
     ) {
         let guarded_lun = self.guarded_luns.get_mut(&lun).filter(|guarded_lun| guarded_lun.other.is_none());
         let Some(guarded_lun) = guarded_lun else { return };
-        let Some(question) = guarded_lun.begin(now, lun) else { return };
+        let Some(question) = guarded_lun.begin(now, lun, cause) else { return };
         let restarts = guarded_lun.restarts;
         let is_endless = restarts > RESTARTS_MAX && guarded_lun.is_late(now, self.patience);
         self.session.services_mut().require_identity_check(lun.0);
@@ -305,7 +351,9 @@ impl SessionEntry {
             return;
         }
         let is_late = guarded_lun.is_late(now, self.patience);
-        let is_refused = !is_about_names(&probe.command) && result.as_ref().is_err_and(is_refusal);
+        // The capacity is all that distinguishes devices without a name.
+        let may_refuse = !is_about_names(&probe.command) && guarded_lun.is_named();
+        let is_refused = may_refuse && result.as_ref().is_err_and(is_refusal);
         let verdict = match result {
             Ok(reply) => guarded_lun.judge(&probe.command, reply.bytes()),
             // The unit did not execute the command, or its answer was lost. A new session checks anew.

@@ -3,7 +3,7 @@
 use super::target::Absence;
 use super::*;
 use crate::identity::Identity;
-use crate::sessions::BlockLength;
+use crate::sessions::DiskCapacity;
 
 /// Creates a run in which the unit is guarded and idle.
 fn guarded() -> World {
@@ -22,9 +22,12 @@ fn identity() -> Identity {
     Identity::learn(0x80, &[0, 0x80, 0, 1, b'1']).unwrap()
 }
 
-fn guard_blocks(world: &mut World) {
+fn guard_capacity(world: &mut World) {
+    let mut data = [0; 32];
+    (data[7], data[10]) = (99, 2);
+    let capacity = DiskCapacity::new(&scsi::block::Capacity::parse_16(&data).unwrap(), true);
     let (id, now) = (world.id, world.now);
-    world.sessions.guard_blocks(now, id, Lun(0), BlockLength { len: 512, long: true });
+    world.sessions.guard_capacity(now, id, Lun(0), capacity);
 }
 
 /// Submits a write. Returns its token.
@@ -145,7 +148,7 @@ fn a_logout_waits_for_the_check_after_the_session_was_lost_and_ends() {
 fn a_logout_waits_for_all_of_the_check_and_ends() {
     for changes in [false, true] {
         let mut world = guarded();
-        guard_blocks(&mut world);
+        guard_capacity(&mut world);
         if changes {
             world.target.device += 1;
         }
@@ -207,7 +210,7 @@ fn an_answer_from_before_a_change_does_not_confirm_the_device() {
 #[test]
 fn a_unit_that_reports_a_reset_with_every_answer_fails_its_commands_in_the_end() {
     let mut world = guarded();
-    guard_blocks(&mut world);
+    guard_capacity(&mut world);
     world.target.habits.resets_at_capacity = true;
     world.target.tell_reset();
     let token = write(&mut world);
@@ -270,4 +273,84 @@ fn commands_for_a_device_that_stays_away_fail_until_it_is_back() {
         assert_eq!((world.given[&token].error.is_none(), is_other(&world, token)), (!changes, changes));
         assert_eq!(world.target.records.contains_key(&token), !changes);
     }
+}
+
+/// Creates a run in which a disk without a name is guarded and idle.
+fn guarded_without_name() -> World {
+    let mut world = World::with(1, Rng::from_seed(1), Habits::default(), 0, 0);
+    world.settle();
+    let inquiry = scsi::inquiry::StandardInquiry::parse(&world.target.standard_inquiry()).unwrap();
+    let (id, now) = (world.id, world.now);
+    world.sessions.guard(now, id, Lun(0), Identity::of_model(&inquiry));
+    guard_capacity(&mut world);
+    world.submit_a(Kind::Write, true);
+    world.settle();
+    world.pass_for(LIMIT / 4);
+    assert_eq!((world.open(), world.target.attentions_left()), (0, 0));
+    world
+}
+
+/// Writes after a change of the target, in a new session if `is_new`. Returns whether the disk counts as
+/// another one.
+fn is_other_after(is_new: bool, change: impl Fn(&mut World)) -> bool {
+    let mut world = guarded_without_name();
+    change(&mut world);
+    if is_new {
+        let conn = *world.target.ends.keys().next().unwrap();
+        world.disconnect(conn);
+        world.settle();
+    }
+    let token = write(&mut world);
+    world.settle();
+    world.pass_for(LIMIT);
+    assert_eq!(world.given[&token].ends, 1);
+    assert_ne!(is_other(&world, token), world.target.records.contains_key(&token));
+    is_other(&world, token)
+}
+
+#[test]
+fn a_disk_without_a_name_must_have_its_model_and_its_capacity() {
+    for is_new in [false, true] {
+        assert!(!is_other_after(is_new, |world| world.target.tell_reset()));
+        // Larger, smaller, and another model.
+        for blocks in [200, 50] {
+            let resize = |world: &mut World| {
+                world.target.blocks = blocks;
+                world.target.tell_reset();
+            };
+            assert!(is_other_after(is_new, resize), "{blocks}");
+        }
+        assert!(is_other_after(is_new, |world| {
+            world.target.device += 1;
+            world.target.tell_change();
+        }));
+    }
+    // In a session that lives, a disk can grow.
+    for (blocks, is_other) in [(200, false), (50, true)] {
+        let resize = |world: &mut World| {
+            world.target.blocks = blocks;
+            world.target.tell_capacity();
+        };
+        assert_eq!(is_other_after(false, resize), is_other, "{blocks}");
+        assert!(is_other_after(true, resize), "{blocks}");
+        let resize_and_reset = |world: &mut World| {
+            resize(world);
+            world.target.tell_reset();
+        };
+        assert!(is_other_after(false, resize_and_reset), "{blocks}");
+    }
+}
+
+#[test]
+fn a_disk_without_a_name_that_does_not_report_its_capacity_gets_no_command() {
+    let mut world = guarded_without_name();
+    world.target.habits.refuses_capacity = true;
+    world.target.tell_reset();
+    let token = write(&mut world);
+    world.settle();
+    world.pass_for(LIMIT / 4);
+    assert_eq!((world.given[&token].ends, world.target.records.contains_key(&token)), (0, false));
+    world.target.habits = Habits::default();
+    world.pass_for(LIMIT);
+    assert_eq!((world.given[&token].ends, &world.given[&token].error), (1, &None));
 }

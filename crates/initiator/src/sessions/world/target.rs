@@ -46,6 +46,8 @@ pub(super) struct Habits {
     pub(super) slow_inquiries: bool,
     /// The target answers every READ CAPACITY with the unit attention of a reset.
     pub(super) resets_at_capacity: bool,
+    /// The target ends every READ CAPACITY with NOT READY.
+    pub(super) refuses_capacity: bool,
     /// The target rejects ABORT TASK.
     pub(super) rejects_aborts: bool,
     /// There is no device behind the LUN yet: the answer to INQUIRY.
@@ -107,6 +109,8 @@ pub(super) struct Target {
     attempts: u64,
     /// The serial number of the device behind the unit.
     pub(super) device: u8,
+    /// The capacity of that device, in blocks of 512 bytes.
+    pub(super) blocks: u8,
     pub(super) records: BTreeMap<u64, Record>,
     pub(super) wrongs: Vec<Wrong>,
     pub(super) seen: BTreeMap<&'static str, u32>,
@@ -124,6 +128,7 @@ impl Target {
             exp_cmd_sn: 1,
             attempts: 0,
             device: b'1',
+            blocks: 100,
             records: BTreeMap::new(),
             wrongs: Vec::new(),
             seen: BTreeMap::new(),
@@ -176,6 +181,11 @@ impl Target {
     /// Reports a reset with the next command.
     pub(super) fn tell_reset(&mut self) {
         self.attentions.push_back(Asc::POWER_ON_OCCURRED);
+    }
+
+    /// Reports with the next command that the capacity changed.
+    pub(super) fn tell_capacity(&mut self) {
+        self.attentions.push_back(Asc::CAPACITY_DATA_HAS_CHANGED);
     }
 
     /// Reports with the next command that the INQUIRY data changed.
@@ -382,6 +392,10 @@ impl Target {
             opcode::WRITE_16 => Kind::Write,
             opcode::COMPARE_AND_WRITE => Kind::Once,
             opcode::TEST_UNIT_READY => Kind::Look,
+            opcode::INQUIRY if asked.cdb[1] == 0 => {
+                let data = self.standard_inquiry();
+                return self.answer(conn, asked.itt, &data, Residual::None);
+            }
             opcode::INQUIRY if self.habits.slow_inquiries => {
                 return self.inquiries.push((conn, asked.itt, self.device));
             }
@@ -441,6 +455,14 @@ impl Target {
         self.answer(conn, itt, &[0, 0x80, 0, 1, device], Residual::Underflow(1024 - 5));
     }
 
+    /// Returns the standard INQUIRY data: the serial number is part of the product.
+    pub(super) fn standard_inquiry(&self) -> [u8; 36] {
+        let mut data = [b' '; 36];
+        data[..8].copy_from_slice(&[0, 0, 6, 2, 31, 0, 0, 0]);
+        data[16] = self.device;
+        data
+    }
+
     /// Returns the capacity (READ CAPACITY(16)): blocks of 512 bytes.
     fn capacity(&mut self, conn: ConnId, itt: Itt) {
         self.note("READ CAPACITY");
@@ -450,8 +472,12 @@ impl Target {
         if let Some(asc) = self.attentions.pop_front() {
             return self.status(conn, itt, 2, Some(Sense::new(SenseKey::UNIT_ATTENTION, asc)));
         }
+        if self.habits.refuses_capacity {
+            let sense = Sense::new(SenseKey::NOT_READY, Asc::NONE);
+            return self.status(conn, itt, 2, Some(sense));
+        }
         let mut answer = [0; 32];
-        (answer[7], answer[10]) = (99, 2);
+        (answer[7], answer[10]) = (self.blocks - 1, 2);
         self.answer(conn, itt, &answer, Residual::None);
     }
 

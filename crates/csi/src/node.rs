@@ -177,7 +177,11 @@ impl Node {
     /// Records a volume that is to be attached. What is recorded of the same publication goes on.
     fn record(&self, wanted: Staged) -> CsiResult<Staged> {
         let staged = match self.staged(&wanted.id)? {
-            None => wanted,
+            None => {
+                // The record comes last: from then on the device that waits is this publication's.
+                self.settings.delete_unrecorded(&wanted)?;
+                wanted
+            }
             Some(known) if known.publication != wanted.publication => {
                 // Other nodes may have written since: what this host knows of the contents is wrong.
                 self.drop_mounts(&known)?;

@@ -86,6 +86,14 @@ impl NodeSettings {
         }
     }
 
+    /// Deletes the device that an earlier publication left, of a volume that has no record yet.
+    pub(super) fn delete_unrecorded(&self, staged: &Staged) -> CsiResult<()> {
+        match staged.method {
+            AttachMethod::Iscsi | AttachMethod::Loop => Ok(()),
+            AttachMethod::Ublk => user_space::delete_unrecorded(self, staged),
+        }
+    }
+
     /// Detaches a volume, whatever of it is attached.
     pub(super) fn detach(&self, staged: &Staged) -> CsiResult<()> {
         match staged.method {

@@ -129,10 +129,26 @@ fn only_the_device_of_the_same_publication_and_url_is_taken_over() {
     let moved = Staged { portal: "other:3260".to_owned(), ..staged("first") };
     assert_eq!(rig.node.record(moved.clone()).unwrap(), moved);
     assert!(rig.log().contains(DELETION), "{}", rig.log());
-    // No device is noted: what there is was left by another publication.
-    fs::remove_file(&rig.log).unwrap();
+}
+
+#[test]
+fn a_device_that_an_earlier_version_did_not_note_is_taken_over() {
+    let rig = Rig::new("not-noted");
+    record::write(&rig.node.records_dir(), &staged("first")).unwrap();
+    assert_eq!(rig.node.record(staged("first")).unwrap(), staged("first"));
     rig.node.settings.attach(&staged("first"), "secret").unwrap_err();
-    assert!(rig.log().starts_with(DELETION) && rig.log().contains("\ninfo "), "{}", rig.log());
+    assert!(rig.log().contains("info ") && !rig.log().contains("--delete"), "{}", rig.log());
+}
+
+#[test]
+fn a_volume_is_recorded_after_the_device_of_an_earlier_publication_was_deleted() {
+    let rig = Rig::new("unrecorded");
+    rig.set_program("exit 1");
+    rig.node.record(staged("first")).unwrap_err();
+    assert_eq!(rig.node.staged(ID).unwrap(), None);
+    rig.set_program("");
+    assert_eq!(rig.node.record(staged("first")).unwrap(), staged("first"));
+    assert_eq!(rig.log(), DELETION.repeat(2));
 }
 
 #[test]

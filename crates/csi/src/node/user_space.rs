@@ -41,11 +41,6 @@ const LOG_SHOWN: usize = 400;
 pub(super) fn attach(settings: &NodeSettings, staged: &Staged, secret: &str) -> CsiResult<PathBuf> {
     let files = Files::of(settings, staged);
     if files.process().is_none() {
-        // A device that is not noted is of an earlier publication. Its requests are older than what other
-        // nodes have written since.
-        if files.ublk_device().is_none() {
-            delete_left(settings, staged)?;
-        }
         files.forget_address();
         replace_file(&files.secret, secret.as_bytes())?;
         check(settings, staged, &files)?;
@@ -111,6 +106,16 @@ pub(super) fn is_ending(settings: &NodeSettings, staged: &Staged) -> bool {
 pub(super) fn interrupt(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
     Files::of(settings, staged).end_process(End::AtOnce)?;
     delete_left(settings, staged)
+}
+
+/// Deletes the ublk device of a volume that has no record yet: an earlier publication left it, and its requests
+/// are older than what other nodes have written since. A volume with a record keeps its device, even if it is
+/// not noted: drivers of earlier versions noted none.
+pub(super) fn delete_unrecorded(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
+    match Files::of(settings, staged).process() {
+        Some(_) => Ok(()),
+        None => delete_left(settings, staged),
+    }
 }
 
 /// Deletes the ublk device that a process left which has died. The requests that wait in it fail. No later

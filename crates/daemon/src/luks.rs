@@ -21,7 +21,7 @@ use store::luks2::{
 };
 use zeroize::Zeroizing;
 
-use crate::answers::{self, ANSWER_MAX, Wait};
+use crate::answers::{self, ANSWER_MAX, Place, Wait};
 use crate::config::{Unit, secret};
 use crate::{is_medium_fault, os_error};
 
@@ -361,7 +361,7 @@ pub fn check_headers(units: &[Unit]) -> Vec<String> {
         encrypted.filter_map(|unit| Some((unit, unit.medium.path()?))).collect();
     let checks = units.iter().map(|(unit, path)| {
         let unit = (*unit).clone();
-        (answers::place(path), move || check_header(&unit).err())
+        (Place::of(path), move || check_header(&unit).err())
     });
     let found = answers::of_or_late(checks, Wait::Each(ANSWER_MAX), |_, late| drop(late));
     let found = units.into_iter().zip(found).map(|((unit, path), found)| {

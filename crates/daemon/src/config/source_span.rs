@@ -8,7 +8,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::{answers, is_medium_fault};
+use crate::answers::Place;
+use crate::is_medium_fault;
 
 /// The place where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -164,7 +165,7 @@ impl ConfigReport {
 
     /// Returns whether a file does not answer that is in the directory of this one.
     pub(crate) fn awaits_directory_of(&self, path: &Path) -> bool {
-        self.reading.awaited.values().any(|silent| answers::place(silent) == answers::place(path))
+        self.reading.awaited.values().any(|silent| Place::of(silent).name() == Place::of(path).name())
     }
 
     /// Returns the paths that do not answer and without which nothing can be served, if there are any.

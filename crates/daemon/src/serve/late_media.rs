@@ -31,7 +31,7 @@ use super::runtime_config::RuntimeConfig;
 use super::served_size;
 use super::state::StateDir;
 use super::write_trace::WriteTrace;
-use crate::answers;
+use crate::answers::Place;
 use crate::config::{Medium, Unit, secret, served_libraries};
 use crate::luks;
 use crate::mailbox::Sender;
@@ -198,11 +198,11 @@ pub(super) fn is_of_server(unit: &Unit) -> bool {
 }
 
 /// Returns what the medium of a unit shares with others that can only hang together, or wait for each other.
-pub(super) fn opening_place(unit: &Unit) -> PathBuf {
+pub(super) fn opening_place(unit: &Unit) -> Place {
     match unit.medium.path() {
-        Some(path) => answers::place(path),
-        None if server(unit).is_some() => PathBuf::from("servers"),
-        None => PathBuf::from("memory"),
+        Some(path) => Place::of(path),
+        None if server(unit).is_some() => Place::named("servers"),
+        None => Place::named("memory"),
     }
 }
 

@@ -15,7 +15,7 @@ use super::disk_files::{block_size_of_lun, check_device, check_file, warn_of_siz
 use super::medium_key::{MediumKey, medium_keys};
 use super::over_commit::Promise;
 use super::{Environment, changers, discs, nbd, sg, tapes};
-use crate::answers::{self, ANSWER_MAX, Wait};
+use crate::answers::{self, ANSWER_MAX, Place, Wait};
 
 /// What was found of the medium and the secret of a LUN.
 #[derive(Default)]
@@ -71,7 +71,7 @@ pub(super) fn of<'l>(
     let (mut places, mut work) = (Vec::new(), Vec::new());
     for Piece { at, is_secret, path, look, silent } in pieces {
         places.push((at, is_secret, silent));
-        work.push((answers::place(&path), look));
+        work.push((Place::of(&path), look));
     }
     let found = answers::of_or_late(work, Wait::Each(ANSWER_MAX), |_, late| drop(late));
     for ((at, is_secret, silent), found) in places.into_iter().zip(found) {

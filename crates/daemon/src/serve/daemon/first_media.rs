@@ -201,7 +201,7 @@ impl FirstOpening<'_> {
     fn taker(
         &self,
         asked: &Arc<Vec<(UnitId, u64, Unit)>>,
-    ) -> impl Fn(usize, Option<Outcome>) + Clone + Send + 'static {
+    ) -> impl Fn(usize, Option<Outcome>) + Clone + Send + Sync + 'static {
         let (asked, late, may_wait) = (Arc::clone(asked), self.late.clone(), self.may_wait);
         let (state, events) = (self.state.clone(), self.events.clone());
         move |at, outcome| {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use target::units::UnitId;
 
 use super::{KeyEvidence, LateMedia, Stage, UnreadMedium, is_missing, missing_secret, server};
-use crate::answers::{self, ANSWER_MAX};
+use crate::answers::{self, ANSWER_MAX, Place};
 use crate::config::{Medium, Unit};
 use crate::mailbox::Sender;
 use crate::os_error;
@@ -107,38 +107,55 @@ impl LateMedia {
         };
         // Media that do not answer do not take the places of the others again and again.
         absent.sort_unstable();
-        let mut places = BTreeMap::<PathBuf, Vec<UnitId>>::new();
+        let mut places = BTreeMap::<PathBuf, Vec<(Place, UnitId)>>::new();
         for (_, id) in absent {
-            places.entry(self.place(id)).or_default().push(id);
+            let place = self.place(id);
+            places.entry(place.name().to_owned()).or_default().push((place, id));
         }
-        for (place, ids) in places {
-            if !self.take_place(&place) {
-                continue;
+        for (name, media) in places {
+            self.open_at(name, media, state, events);
+        }
+    }
+
+    /// Starts a thread that opens the media of a place, unless one does. Media that links lead to are opened
+    /// by the threads of their places.
+    fn open_at(
+        &self,
+        name: PathBuf,
+        media: Vec<(Place, UnitId)>,
+        state: &StateDir,
+        events: &Sender<DaemonEvent>,
+    ) {
+        if !self.take_place(&name) {
+            return;
+        }
+        let (late, state, events, of) = (self.clone(), state.clone(), events.clone(), name.clone());
+        let work = move || {
+            let (here, elsewhere) = answers::follow_links(media);
+            for (name, media) in elsewhere {
+                late.open_at(name, media, &state, &events);
             }
-            let (late, state, events, of) = (self.clone(), state.clone(), events.clone(), place.clone());
-            let work = move || {
-                for id in ids {
-                    if let Some((number, unit)) = late.begin_attempt(id) {
-                        late.attempt((id, number), unit, &state, &events);
-                    }
+            for id in here {
+                if let Some((number, unit)) = late.begin_attempt(id) {
+                    late.attempt((id, number), unit, &state, &events);
                 }
-                late.list().opening.remove(&of);
-            };
-            let spawned = std::thread::Builder::new().name("late-medium".to_owned()).spawn(work);
-            if let Err(error) = spawned {
-                self.list().opening.remove(&place);
-                crate::warning!("cannot start a thread that opens late media: {}", os_error(&error));
             }
+            late.list().opening.remove(&of);
+        };
+        let spawned = std::thread::Builder::new().name("late-medium".to_owned()).spawn(work);
+        if let Err(error) = spawned {
+            self.list().opening.remove(&name);
+            crate::warning!("cannot start a thread that opens late media: {}", os_error(&error));
         }
     }
 
     /// Returns what the media share that one thread opens, one after the other: they can only hang together.
-    fn place(&self, id: UnitId) -> PathBuf {
+    fn place(&self, id: UnitId) -> Place {
         let list = self.list();
         let unit = list.units.get(&id).map(|late| &late.unit);
         match unit.filter(|unit| server(unit).is_none()).and_then(|unit| unit.medium.path()) {
-            Some(path) => answers::place(path),
-            None => PathBuf::from(id.0.to_string()),
+            Some(path) => Place::of(path),
+            None => Place::named(&id.0.to_string()),
         }
     }
 

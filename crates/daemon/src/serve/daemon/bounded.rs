@@ -36,8 +36,11 @@ const OPEN_MAX: Duration = Duration::from_secs(5);
 /// The same, if servers have some of the media. An attempt to connect to a server ends before.
 const SERVER_OPEN_MAX: Duration = Duration::from_secs(12);
 
-/// How long a change waits for the next medium to be enlarged.
-const GROW_MAX: Duration = Duration::from_secs(30);
+/// How long a change waits for the next file to be enlarged, which takes no time on a file system that answers,
+/// and for the storage of a file that is fully provisioned to be allocated. Signals and other changes wait as
+/// long, and a program that wants to change the configuration file waits for 30 seconds in all.
+const GROW_MAX: Duration = Duration::from_secs(5);
+const ALLOCATE_MAX: Duration = Duration::from_secs(20);
 
 /// Why a LUN is not ready whose medium takes long to be opened.
 pub(super) const STILL_OPENED: &str = "preparing: its medium is still being opened";
@@ -286,7 +289,9 @@ impl WorkedOn {
             }));
         }
         let (mut grown, mut failed) = (Vec::new(), None);
-        let found = answers::of_or_late(work, Wait::Each(GROW_MAX), |_, late| drop(late));
+        let allocates = units.iter().any(|(_, unit, _)| !unit.thin);
+        let patience = if allocates { ALLOCATE_MAX } else { GROW_MAX };
+        let found = answers::of_or_late(work, Wait::Each(patience), |_, late| drop(late));
         for ((id, unit, _), found) in units.iter().zip(found) {
             let is_grown = found.ok_or_else(|| does_not_answer(unit, &unit.medium));
             let is_grown = is_grown.and_then(|(provisional, is_grown, right)| {
@@ -400,6 +405,24 @@ mod tests {
             assert!(Instant::now() < deadline);
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    #[test]
+    fn a_file_that_is_not_enlarged_delays_the_change_for_a_few_seconds() {
+        let scratch = Scratch::new();
+        let state = StateDir::open(&scratch.path().join("state")).unwrap();
+        let hanging = unit(scratch.path(), "type = \"file\", path = \"disk\", size = \"1M\"");
+        mknodat(CWD, scratch.path().join("disk"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        assert!(hanging.thin);
+        let (identity, _) = FileIdentity::of_path(&scratch.path().join("disk")).unwrap();
+        let (worked_on, began) = (WorkedOn::default(), Instant::now());
+        let grown = worked_on.grow(&[(ID, &hanging, identity)], &state, &mut ProvisionalFiles::default());
+        assert!(grown.unwrap_err().ends_with("does not answer"));
+        assert!(began.elapsed() < ALLOCATE_MAX, "{:?}", began.elapsed());
+        assert!(worked_on.expect_free(&hanging).is_err(), "a thread enlarges it");
+        let pipe = std::fs::OpenOptions::new().read(true).open(scratch.path().join("disk")).unwrap();
+        wait_until(|| worked_on.expect_free(&hanging).is_ok());
+        drop(pipe);
     }
 
     #[test]

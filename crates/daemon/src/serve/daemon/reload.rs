@@ -15,7 +15,7 @@ use crate::answers::{self, ANSWER_MAX};
 use crate::config::{Config, Http, Medium, Naa, Unit, UnitIndex, UnitKey};
 use crate::disc_image;
 use crate::serve::discs::{DiscImage, NewDisc};
-use crate::serve::disk::{ComparedDisk, DiskInfo};
+use crate::serve::disk::ComparedDisk;
 use crate::serve::late_media::does_not_answer;
 use crate::serve::media::{self, SameDisc};
 use crate::serve::medium_identity::MediumIdentity;
@@ -87,21 +87,22 @@ impl Daemon {
         wanted: impl Fn(UnitId) -> bool,
     ) -> Result<(Vec<NewDisc>, BTreeMap<UnitId, String>), String> {
         let (mut discs, mut withheld) = (Vec::new(), BTreeMap::new());
-        for (id, _, unit) in kept_units(old, runtime) {
+        let (mut drives, mut looks) = (Vec::new(), Vec::new());
+        for (id, _, unit) in kept_units(old, runtime).filter(|(id, ..)| wanted(*id)) {
             let Medium::Disc { path, .. } = &unit.medium else { continue };
-            if !wanted(id) {
-                continue;
-            }
-            let served = self.media_watch.find(id);
-            let is_same = match &served {
-                Some(facts) => facts.serves_image(path),
-                None => !path.exists(),
-            };
+            let (served, at) = (self.media_watch.find(id), path.clone());
+            drives.push((id, unit, path));
+            looks.push((path.clone(), move || {
+                let is_same = served.as_ref().map_or_else(|| !at.exists(), |facts| facts.serves_image(&at));
+                (is_same, served.filter(|facts| !facts.read_only && facts.is_at(&at)))
+            }));
+        }
+        for ((id, unit, path), found) in drives.into_iter().zip(answers::of(looks, ANSWER_MAX)) {
+            let (is_same, same) = found.ok_or_else(|| does_not_answer(unit, &unit.medium))?;
             if is_same {
                 continue;
             }
             self.wait_until_disc_is_closed(unit, path)?;
-            let same = served.filter(|facts| !facts.read_only && facts.is_at(path));
             let (of, at) = (unit.clone(), path.clone());
             let open = move || match same {
                 None => Ok(SameDisc::OpenedAgain(media::open_disc(&of, &at)?.map(Box::new))),
@@ -133,7 +134,12 @@ impl Daemon {
     /// Its last operations must not change what is served anew.
     fn wait_until_disc_is_closed(&self, unit: &Unit, path: &Path) -> Result<(), String> {
         let deadline = Instant::now() + CLOSE_WAIT;
-        while self.media_watch.is_leaving(path) {
+        loop {
+            let (watch, at) = (self.media_watch.clone(), path.to_owned());
+            let is_leaving = answers::of_one(move || watch.is_leaving(&at), ANSWER_MAX);
+            if !is_leaving.ok_or_else(|| does_not_answer(unit, &unit.medium))? {
+                return Ok(());
+            }
             if Instant::now() >= deadline {
                 return Err(format!(
                     "{}: what hosts wrote to {}, which has left its drive, is not durable yet; reload the \
@@ -144,7 +150,6 @@ impl Daemon {
             }
             std::thread::sleep(DRAIN_LOOK);
         }
-        Ok(())
     }
 
     /// Forgets the discs that are to be put into drives when others are saved, so that their images can be
@@ -238,24 +243,29 @@ impl Daemon {
     pub(super) fn refuse_writing(&self, old: &Config, new: &Config) -> Result<(), String> {
         let known: BTreeMap<UnitKey, usize> =
             old.units.iter().enumerate().rev().map(|(at, unit)| (unit.key(), at)).collect();
+        let (mut refusals, mut looks) = (Vec::new(), Vec::new());
         for unit in new.units.iter().filter(|unit| !unit.read_only) {
             let id = known.get(&unit.key()).and_then(|at| self.runtime.number(UnitIndex(*at)));
-            // Another disc is opened as it needs to be. That of a read-only disc is never written.
-            let is_other = |facts: &DiskInfo| match &unit.medium {
-                Medium::Disc { path, .. } => !facts.is_at(path) || !disc_image::is_writable(path),
-                _ => false,
-            };
             let facts = id.and_then(|id| self.media_watch.find(id));
-            if let Some(facts) = facts.filter(|facts| facts.read_only && !is_other(facts)) {
-                return Err(format!(
-                    "{}: \"ro\" of {} cannot be cleared while it is served, since it was opened for reading \
-                     only; remove the LUN, reload, add it again and reload, or restart targe",
-                    unit.label,
-                    facts.path.display()
-                ));
-            }
+            let Some(facts) = facts.filter(|facts| facts.read_only) else { continue };
+            let refusal = format!(
+                "{}: \"ro\" of {} cannot be cleared while it is served, since it was opened for reading only; \
+                 remove the LUN, reload, add it again and reload, or restart targe",
+                unit.label,
+                facts.path.display()
+            );
+            let Medium::Disc { path, .. } = &unit.medium else { return Err(refusal) };
+            refusals.push(refusal);
+            let at = path.clone();
+            // Another disc is opened as it needs to be. That of a read-only disc is never written.
+            looks.push((path.clone(), move || !facts.is_at(&at) || !disc_image::is_writable(&at)));
         }
-        Ok(())
+        // A disc that does not answer stays as it is.
+        let mut judged = refusals.into_iter().zip(answers::of(looks, ANSWER_MAX));
+        match judged.find(|(_, is_other)| *is_other == Some(false)) {
+            Some((refusal, _)) => Err(refusal),
+            None => Ok(()),
+        }
     }
 }
 

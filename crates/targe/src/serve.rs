@@ -40,8 +40,9 @@ pub(crate) fn run(args: ServeArgs) -> Result<(), Failure> {
     if args.ephemeral {
         end_with_stdin()?;
     }
-    let sockets = around.sockets();
-    let served = serve(flags, around, |started| show(&banner(started, &sockets)));
+    // The directories of the sockets are looked at when the state directory has answered.
+    let of_banner = around.clone();
+    let served = serve(flags, around, |started| show(&banner(started, &of_banner.sockets())));
     if let Some(directory) = temporary.filter(|_| !is_in_use(&served)) {
         // The program that made it may have removed it already.
         let _ = std::fs::remove_dir_all(directory);

@@ -33,8 +33,10 @@ BLOCK, MIB = 512, 1 << 20
 START_MAX_S = 40
 # A command looks at media for 3 s, or asks a daemon that does, twice at most.
 COMMAND_MAX_S = 20
-# A change waits for 30 s for a file that is being enlarged.
-CHANGE_MAX_S = 60
+# A change waits for 20 s until the storage of a file is allocated.
+CHANGE_MAX_S = 40
+# A start names a configuration file that it cannot read after 10 s.
+NAMED_MAX_S = 30
 STOP_MAX_S = 40
 GOOD = 0
 
@@ -354,3 +356,30 @@ def test_a_start_waits_for_what_nothing_can_be_served_without(kind, awaited, end
             time.sleep(0.1)
         one.works(1)
         one.stop()
+
+
+@pytest.mark.parametrize("what", ["configuration", "state directory"])
+def test_a_start_names_the_file_that_it_waits_for_and_a_signal_ends_it(kind, what):
+    with hung({"targe.toml": b""}, keys='type = "ram", size = "1M"') as one:
+        with open(one.config) as file:
+            text = file.read()
+        config, path = one.config, one.files.folder
+        if what == "configuration":
+            config = path = os.path.join(one.files.folder, "targe.toml")
+            one.files.files["targe.toml"] = bytearray(text.encode())
+        else:
+            with open(config, "w") as file:
+                file.write(text.replace('state_dir = "state"', f'state_dir = "{one.files.folder}"'))
+        one.files.hang()
+        with open(os.path.join(one.daemon.folder, "log"), "ab") as log:
+            command = [servers.Targe.binary, "serve", "--config", config]
+            one.daemon.process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=servers.die_with_parent)
+        deadline = time.monotonic() + NAMED_MAX_S
+        while "the start waits until it does" not in one.log():
+            expect(one.daemon.process.poll() is None and time.monotonic() < deadline, f"the daemon says nothing: {one.log()}")
+            time.sleep(0.1)
+        expect(path in one.log(), f"the log names another file: {one.log()}")
+        one.daemon.process.send_signal(signal.SIGTERM)
+        expect(one.daemon.process.wait(timeout=STOP_MAX_S) == 0, "the exit code is not 0")
+        one.daemon.process = None
+        expect(one.log().rstrip().endswith("stopped"), f"the log does not say that it stops: {one.log()}")

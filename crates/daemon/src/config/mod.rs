@@ -126,10 +126,25 @@ impl Config {
     /// # Errors
     /// [`InvalidConfig`], when the configuration has mistakes.
     pub(crate) fn read(flags: &Flags, environment: &Environment) -> Result<Loaded, Box<InvalidConfig>> {
+        Self::read_watched(flags, environment, |_| ())
+    }
+
+    /// Reads the configuration like [`Self::read`]. What `begin` returns lives while the file is read.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`], when the configuration has mistakes.
+    pub(crate) fn read_watched<G>(
+        flags: &Flags,
+        environment: &Environment,
+        begin: impl FnOnce(&Path) -> G,
+    ) -> Result<Loaded, Box<InvalidConfig>> {
         let Some(file) = &flags.config else {
             return Self::resolve(flags, environment, ConfigReport::new(None), None);
         };
-        match read(file) {
+        let reading = begin(file);
+        let text = read(file);
+        drop(reading);
+        match text {
             Ok((text, mode)) => Self::read_text(flags, environment, file, &text, Some(mode)),
             Err(why) => {
                 let mut report = ConfigReport::new(Some(file.clone()));

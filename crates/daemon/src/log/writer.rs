@@ -41,9 +41,14 @@ pub(crate) fn start() -> io::Result<LastLines> {
 
 impl Drop for LastLines {
     fn drop(&mut self) {
-        if let Some(queue) = WRITER.get() {
-            queue.flush(LAST_LINES);
-        }
+        write_last_lines();
+    }
+}
+
+/// Waits until the lines are written, before the process ends.
+pub(crate) fn write_last_lines() {
+    if let Some(queue) = WRITER.get() {
+        queue.flush(LAST_LINES);
     }
 }
 

@@ -9,6 +9,7 @@ mod nexus_bindings;
 mod reload;
 mod silent;
 mod sockets;
+mod state_directory;
 mod units;
 mod upgrade;
 
@@ -42,7 +43,8 @@ use super::reactors::{self, ReactorSetup, ReactorThread, all_idle};
 use super::router::{Deliver, Router};
 use super::runtime_config::{IdAllocator, RuntimeConfig};
 use super::service_manager::{self, Watchdog};
-use super::state::{StateDir, StateLock};
+use super::start_watch::StartWatch;
+use super::state::StateDir;
 use super::state_writer::{self, StateThread, StateWriter};
 use super::tls_portals::{TlsPortals, tls_of};
 use super::upgrade::Succession;
@@ -54,6 +56,7 @@ use crate::http::server::Server as HttpServer;
 use bounded::WorkedOn;
 use first_media::{FirstOpening, record_lengths};
 use sockets::{Listening, Sockets};
+use state_directory::{assign_ports, lock_state};
 use units::{load_all_units, receive_media};
 
 /// The time that sessions have to log out after the daemon asked them to. RFC 7143 §11.9.1 specifies whole
@@ -136,11 +139,12 @@ impl Daemon {
     pub(super) fn start(
         Called { flags, environment, program }: Called,
         loaded: Loaded,
-        occasions: (Sender<DaemonEvent>, Receiver<DaemonEvent>),
+        occasions: (Sender<DaemonEvent>, Receiver<DaemonEvent>, &StartWatch),
         succession: &mut Option<Succession>,
     ) -> Result<Self, ServeError> {
         let config = Arc::new(loaded.config);
         core_dumps::prevent(&config);
+        let step = occasions.2.step(&config.state_dir);
         let (state, mut sockets) = lock_state(&config, succession.as_mut())?;
         let mut numbers = IdAllocator::default();
         let Listening { clear, tls, addresses, portal_sockets } =
@@ -149,6 +153,7 @@ impl Daemon {
         numbers.restore_interfaces(succession.as_ref().map_or(&[], |succession| &succession.interfaces));
         numbers.reactors = count;
         assign_ports(&mut numbers, &config, &state, succession.is_some())?;
+        drop(step);
         let runtime = numbers.runtime_config(config, &addresses, &owners);
         let mut provisional = FileRollback::default();
         let (may_wait, late) = (flags.waits_for_media() && succession.is_none(), LateMedia::default());
@@ -160,12 +165,14 @@ impl Daemon {
         let mut sessions = succession.as_mut().map(|succession| succession.prepared(revision)).transpose()?;
         receive_media(&runtime, &mut media, &state, sessions.as_mut())?;
         let is_successor = sessions.is_some();
+        let step = occasions.2.step(&runtime.config.state_dir);
         // The other process changes the files of the state directory until it has given up its sessions.
         let (mut disks, mut bindings) = (DiskIds::default(), BindingStore::load(&state)?);
         let guesses = GuessStore::load(&state, occasions.0.clone())?;
         let mut claimed = bindings.claim(&runtime, &numbers, &mut disks);
         bindings::sort_by_age(&mut claimed);
         let units = load_all_units(&runtime, media, (&state, &mut disks), is_successor)?;
+        drop(step);
         let ports =
             (0..count).map(|index| open_ports(&runtime, index, &[])).collect::<Result<Vec<_>, _>>()?;
         let (state_writer, state_thread) = state_writer::start(state.clone()).map_err(ServeError::Thread)?;
@@ -465,41 +472,6 @@ impl Daemon {
         crate::info!("stopped");
         if failed.is_empty() { Ok(Ended::Stopped) } else { Err(ServeError::Failed(failed.join("; "))) }
     }
-}
-
-/// Opens the sockets and the state directory, and locks that before anything in it is read. The admin socket
-/// is first: its error names what `targe status` needs.
-fn lock_state(
-    config: &Config,
-    mut succession: Option<&mut Succession>,
-) -> Result<(StateDir, Sockets), ServeError> {
-    let mut state = StateDir::open(&config.state_dir)?;
-    let sockets = Sockets::of(config, succession.as_deref_mut())?;
-    // An older release that serves has no lock to hand over.
-    let handed_over = succession.and_then(|succession| succession.state_lock.take());
-    state.keep(handed_over.map_or_else(|| StateLock::acquire(&config.state_dir), Ok)?);
-    Ok((state, sockets))
-}
-
-/// Assigns identifiers to the target ports.
-fn assign_ports(
-    numbers: &mut IdAllocator,
-    config: &Config,
-    state: &StateDir,
-    is_successor: bool,
-) -> Result<(), ServeError> {
-    numbers.ports = state.load_ports(config)?;
-    let known = numbers.ports.clone();
-    numbers.assign_ports_and_records(config).map_err(ServeError::Failed)?;
-    if !is_successor {
-        // The identifiers are durable before anything can be reserved through one of the ports.
-        return Ok(state.save_ports(&numbers.ports)?);
-    }
-    if numbers.ports != known {
-        // The state directory is that of the other process, which has assigned all of them.
-        return Err(ServeError::Failed("the identifiers of the target ports differ".to_owned()));
-    }
-    Ok(())
 }
 
 /// Returns a failure, unless this process has taken over: then it logs the failure, and the daemon serves

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::OFlags;
 
 use super::daemon_event::DaemonEvent;
+use super::start_watch::StartWatch;
 use super::{ServeError, service_manager};
 use crate::config::{Config, Environment, Flags, InvalidConfig, Loaded};
 use crate::mailbox::{Receiver, RecvTimeoutError, Sender, channel};
@@ -29,6 +30,7 @@ pub(super) struct FirstReading<'s> {
     /// Whether the daemon may wait for storage.
     pub(super) may_wait: bool,
     pub(super) events: &'s Receiver<DaemonEvent>,
+    pub(super) watch: &'s StartWatch,
 }
 
 impl FirstReading<'_> {
@@ -40,7 +42,8 @@ impl FirstReading<'_> {
     /// has ended the start.
     pub(super) fn load(&self) -> Result<Loaded, ServeError> {
         loop {
-            let unusable = match Config::read(self.flags, self.environment) {
+            let begin = |file: &Path| self.watch.reading(file);
+            let unusable = match Config::read_watched(self.flags, self.environment, begin) {
                 Ok(loaded) => return Ok(loaded),
                 Err(unusable) => *unusable,
             };

@@ -54,6 +54,7 @@ mod service_manager;
 mod session_drop;
 mod shard_log;
 mod signals;
+mod start_watch;
 pub mod state;
 mod state_identity;
 mod state_writer;
@@ -76,6 +77,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::admin::server::AdminSocketError;
 use crate::config::{Config, ConfigReport, Environment, Flags};
 use first_reading::FirstReading;
+use start_watch::StartWatch;
 
 /// Why the daemon does not start, or why it ended out of order.
 #[derive(Debug, thiserror::Error)]
@@ -214,19 +216,20 @@ fn start(
     succession: &mut Option<upgrade::Succession>,
 ) -> Result<daemon::Daemon, ServeError> {
     let (sender, receiver) = channel();
-    signals::watch(sender.clone()).map_err(ServeError::Thread)?;
+    let may_wait = flags.waits_for_media() && succession.is_none();
+    let watch = StartWatch::start(may_wait).map_err(ServeError::Thread)?;
+    signals::watch(sender.clone(), watch.clone()).map_err(ServeError::Thread)?;
     panics::install_hook(sender.clone());
     if flags.is_default_disk() {
-        create_state_dir(&flags, &environment)?;
+        create_state_dir(&flags, &environment, &watch)?;
     }
-    let reading = FirstReading {
-        flags: &flags,
-        environment: &environment,
-        may_wait: flags.waits_for_media() && succession.is_none(),
-        events: &receiver,
-    };
+    let reading =
+        FirstReading { flags: &flags, environment: &environment, may_wait, events: &receiver, watch: &watch };
     let mut loaded = reading.load()?;
-    if state_identity::ensure(&loaded.config.state_dir, &environment.host)? {
+    let step = watch.step(&loaded.config.state_dir);
+    let has_changed = state_identity::ensure(&loaded.config.state_dir, &environment.host)?;
+    drop(step);
+    if has_changed {
         loaded = reading.load()?;
     }
     crate::log::set_level(loaded.config.log);
@@ -236,7 +239,7 @@ fn start(
     }
     raise_file_limit(&loaded.config);
     let called = daemon::Called { flags, environment, program };
-    daemon::Daemon::start(called, loaded, (sender, receiver), succession)
+    daemon::Daemon::start(called, loaded, (sender, receiver, &watch), succession)
 }
 
 /// The number of descriptors allowed for everything besides connections, portals and media: rings, queues,
@@ -289,11 +292,12 @@ fn raise_file_limit_to(want: u64) -> u64 {
 }
 
 /// Creates the state directory, before a configuration that puts a disk in it is checked.
-fn create_state_dir(flags: &Flags, environment: &Environment) -> Result<(), ServeError> {
+fn create_state_dir(flags: &Flags, environment: &Environment, watch: &StartWatch) -> Result<(), ServeError> {
     let path = flags
         .state_dir
         .as_ref()
         .map_or_else(|| environment.state_dir.clone(), |path| environment.absolute(path));
+    let _step = watch.step(&path);
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
     made.map_err(|error| {
         ServeError::Failed(format!(

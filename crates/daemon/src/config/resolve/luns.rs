@@ -7,7 +7,7 @@ use base::units::{BlockSize, ByteLen};
 use device::contract::{InquiryOverrides, SpcLevel as Standard, TaskRules};
 use security::Level;
 
-use super::super::identity;
+use super::super::identity::{self, StateIdentity};
 use super::super::library_record::{self, ServedLibrary};
 use super::super::names::check_label;
 use super::super::raw;
@@ -80,7 +80,10 @@ impl<'a> UnitResolver<'a> {
         (shared, targets): (&[raw::Lun], &[raw::Target]),
         report: &mut ConfigReport,
     ) -> Self {
-        let recorded = environment.state_to_read(state_dir).map(library_record::read);
+        let directory = environment.state_to_read(state_dir);
+        // A state directory that does not answer is in the report.
+        let directory = directory.filter(|state| !report.awaits_directory_of(&StateIdentity::file(state)));
+        let recorded = directory.map(library_record::read);
         let mut served_libraries = recorded.unwrap_or_default();
         served_libraries.extend(environment.served_libraries.clone());
         let luns = shared.iter().chain(targets.iter().flat_map(|target| &target.luns));

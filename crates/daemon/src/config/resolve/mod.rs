@@ -43,6 +43,7 @@ use super::raw;
 use super::resolved::{Auth, Config, ReactorChoice, Target};
 use super::secret::SecretError;
 use super::source_span::{ConfigReport, Located, SourceSpan};
+use crate::answers::{self, ANSWER_MAX};
 use crate::log::{Format, Level};
 use crate::os_error;
 pub(crate) use changers::served_libraries;
@@ -337,10 +338,20 @@ fn salt(state_dir: Option<&Path>, environment: &Environment, report: &mut Config
     };
     let file = StateIdentity::file(state_dir);
     let cannot = |error: &std::io::Error| format!("cannot read {}: {}", file.display(), os_error(error));
-    match StateIdentity::read(state_dir) {
+    let directory = state_dir.to_owned();
+    let read = move || {
+        let found = StateIdentity::read(&directory);
+        let is_unused = matches!(found, Ok(None)) && StateIdentity::is_unused(&directory);
+        (found, is_unused)
+    };
+    let Some((found, is_unused)) = answers::of_one(read, ANSWER_MAX) else {
+        report.silent_file(&file, &SourceSpan::Default);
+        return None;
+    };
+    match found {
         Ok(Some(identity)) => identity.salt,
         Ok(None) => {
-            if StateIdentity::is_unused(state_dir) {
+            if is_unused {
                 let why = format!("no daemon has used the state directory {} yet", state_dir.display());
                 report.names_are_unknown(why);
             }

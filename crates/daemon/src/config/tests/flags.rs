@@ -53,6 +53,26 @@ fn names_are_those_of_the_daemon_or_said_to_be_unknown() {
     assert!(naa == unsalted && why.unwrap().contains("--state-dir DIR"));
 }
 
+/// A daemon that starts must say what it waits for, and one that runs must not wait.
+#[test]
+fn a_state_directory_that_does_not_answer_is_named_in_time() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let scratch = Scratch::new();
+    let state = scratch.path().join("own");
+    fs::create_dir(&state).unwrap();
+    // Opening a pipe waits for its other end, as a file system waits for its server.
+    for name in ["identity", "libraries.json"] {
+        mknodat(CWD, state.join(name), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    }
+    let flags = Flags { state_dir: Some(state), luns: vec!["ram:1M".to_owned()], ..Flags::default() };
+    let environment = scratch.environment();
+    let (report, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || report.send(Config::load(&flags, &environment).unwrap_err()));
+    let told = told.recv_timeout(std::time::Duration::from_secs(60)).expect("it waits for the pipe");
+    let told = scratch.told(&told);
+    assert!(told.contains("DIR/own/identity does not answer"), "{told}");
+}
+
 #[test]
 fn flags_build_what_a_file_builds() {
     let scratch = Scratch::new();

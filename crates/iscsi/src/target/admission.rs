@@ -27,7 +27,7 @@ use super::session::Session;
 use super::timer::{Owner, Timer};
 use crate::login::directory::{TargetId, TargetLookup};
 use crate::login::{LoginOutcome, SessionKind, Status};
-use crate::name::IscsiName;
+use crate::name::{IscsiName, Isid};
 use crate::serial::CmdSn;
 
 /// How many discovery sessions there may be. Each lasts only as long as it takes to ask for the targets.
@@ -74,7 +74,7 @@ impl Engine {
     /// Finds the session that a login is to join, by the identity that the login has claimed so far.
     pub(super) fn joined_by(&self, tsih: u16, isid: [u8; 6], named: Option<&IscsiName>) -> Option<Key> {
         let fits = |session: &Session| {
-            session.tsih.0 == tsih && session.isid.0 == isid && Some(&session.initiator) == named
+            session.tsih.0 == tsih && named.is_some_and(|named| session.is_of_port(named, Isid(isid)))
         };
         self.sessions.iter().find(|(_, session)| tsih != 0 && fits(session)).map(|(key, _)| key)
     }

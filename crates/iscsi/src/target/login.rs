@@ -369,9 +369,8 @@ impl Engine {
     }
 
     fn by_tsih(&self, tsih: Tsih, outcome: &LoginOutcome) -> Option<Key> {
-        let own = |session: &Session| {
-            session.tsih == tsih && session.isid == outcome.isid && session.initiator == outcome.initiator
-        };
+        let own =
+            |session: &Session| session.tsih == tsih && session.is_of_port(&outcome.initiator, outcome.isid);
         self.sessions.iter().find(|(_, session)| own(session)).map(|(key, _)| key)
     }
 
@@ -445,8 +444,7 @@ impl Directory for WithSessions<'_> {
     fn find_session(&self, query: &SessionQuery<'_>) -> Option<SessionInfo> {
         let fits = |session: &&Session| {
             self.is_same_nexus(session, query)
-                && session.isid == query.isid
-                && session.initiator == *query.initiator
+                && session.is_of_port(query.initiator, query.isid)
                 && (query.tsih == Tsih::NEW || session.tsih == query.tsih && !session.is_discovery())
         };
         let sessions = || self.engine.sessions.iter().map(|(_, session)| session).filter(fits);

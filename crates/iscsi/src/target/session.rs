@@ -247,6 +247,11 @@ impl Session {
         Ok(())
     }
 
+    /// Returns whether its initiator port has this name and this ISID: only that port may join or replace it.
+    pub(crate) fn is_of_port(&self, initiator: &IscsiName, isid: Isid) -> bool {
+        self.isid == isid && self.initiator == *initiator
+    }
+
     pub(crate) const fn is_discovery(&self) -> bool {
         matches!(self.kind, SessionKind::Discovery { .. })
     }

@@ -165,7 +165,7 @@ impl Engine {
             if other.tsih == tsih {
                 return Err(ResumeError::TsihInUse(tsih.0));
             }
-            if other.kind == *kind && other.isid == isid && other.initiator == *initiator {
+            if other.kind == *kind && other.is_of_port(initiator, isid) {
                 return Err(ResumeError::SessionExists);
             }
         }

@@ -280,3 +280,51 @@ fn an_initiator_at_its_own_limit_evicts_its_own_silent_session_and_no_other() {
     expected.sort_unstable();
     assert_eq!(sessions, expected);
 }
+
+#[test]
+fn a_connection_joins_only_a_session_of_its_own_initiator_port() {
+    let other = "iqn.2001-04.com.example:other";
+    for (initiator, isid, joins) in [(INITIATOR, 0, true), (INITIATOR, 1, false), (other, 0, false)] {
+        for is_last in [false, true] {
+            let mut world = World::with(Limits::default(), level_2());
+            let (conn, up) = world.login(&LEVEL_2);
+            for _ in 0..3 {
+                let command = world.command(conn);
+                world.start(conn, &command, &[]);
+            }
+            let joining = world.connect();
+            let own = world.peers[&joining].cmd_sn;
+            let mut request = world.login_request(joining, (isid, up.tsih.0, 1));
+            // The login is refused by its first request, before its initiator could prove who it is.
+            (request.csg, request.transit, request.nsg) = if is_last { (1, true, 3) } else { (0, false, 0) };
+            let text = format!("InitiatorName={initiator}\0SessionType=Normal\0TargetName={TARGET}\0");
+            world.send(joining, &request, text.as_bytes());
+            let response: LoginResponse = world.expect(joining);
+            let (status, heard) = if joins { (0, own + 3) } else { (Status::SESSION_DOES_NOT_EXIST.0, own) };
+            assert_eq!((response.status, response.sn.exp_cmd_sn.0), (status, heard), "{initiator} {isid}");
+            assert_eq!(world.ended(joining), (!joins).then_some(Action::Close(joining)));
+            let connections: Vec<_> = world.engine.sessions().map(|view| view.connections).collect();
+            assert_eq!(connections, [if joins && is_last { 2 } else { 1 }]);
+            assert_eq!(world.ended(conn), None);
+            assert!(world.events.is_empty(), "{:?}", world.events);
+        }
+    }
+}
+
+#[test]
+fn a_login_replaces_only_a_session_of_its_own_initiator_port() {
+    for (initiator, isid, replaces) in
+        [(INITIATOR, 0, true), (INITIATOR, 1, false), ("iqn.2001-04.com.example:other", 0, false)]
+    {
+        let mut world = World::new();
+        let (conn, up) = world.login(&[]);
+        world.initiator = initiator;
+        let new = world.connect();
+        let _ = world.login_on(new, isid, &[]);
+        assert_eq!(world.ended(conn).is_some(), replaces, "{initiator} {isid}");
+        let is_down = world.events.iter().any(|event| {
+            matches!(event, Event::SessionDown { session, why: SessionEnd::Reinstated } if *session == up.session)
+        });
+        assert_eq!(is_down, replaces, "{initiator} {isid}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use alloc::string::ToString;
 
-use base::state_machine::{Action, DisconnectReason};
+use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::Duration;
 
 use super::world::{LUN, World, keys};
@@ -13,7 +13,7 @@ use crate::serial::{CmdSn, StatSn};
 use crate::target::contract::{ConnectionLoss, Event, SessionEnd, SessionLimits};
 use crate::target::engine::Limits;
 
-fn ping(world: &mut World, conn: base::state_machine::ConnId) -> NopOut {
+fn ping(world: &mut World, conn: ConnId) -> NopOut {
     let (itt, cmd_sn) = world.numbers(conn);
     NopOut { immediate: true, lun: LUN, itt, ttt: Ttt::NONE, cmd_sn, exp_stat_sn: StatSn(0) }
 }
@@ -193,5 +193,97 @@ fn a_changed_patience_counts_for_the_connections_at_hand() {
     world.pass(Duration::from_secs(2));
     let _again: NopIn = world.expect(conn);
     world.pass(Duration::from_secs(5));
+    assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
+}
+
+/// Returns a session whose initiator is pinged after `ping_after` seconds and is given 15 s to answer.
+fn pinged_after(ping_after: u64, idle_within: u64) -> (World, ConnId) {
+    let limits = Limits {
+        ping_after: Duration::from_secs(ping_after),
+        pong_within: Duration::from_secs(15),
+        idle_within: Duration::from_secs(idle_within),
+        ..Limits::default()
+    };
+    let mut world = World::with(limits, keys());
+    let (conn, _) = world.login(&[]);
+    (world, conn)
+}
+
+/// Answers a ping, with a transfer tag that is off by `off`.
+fn answer(world: &mut World, conn: ConnId, asked: &NopIn, off: u32) {
+    let ttt = Ttt(asked.ttt.0.wrapping_add(off));
+    let answer = NopOut { itt: Itt::NONE, ttt, lun: asked.lun, ..ping(world, conn) };
+    world.send(conn, &answer, &[]);
+}
+
+#[test]
+fn an_answered_ping_is_over_even_if_the_next_is_due_before_its_time_limit() {
+    for (off, is_answer) in [(0, true), (1, false)] {
+        let (mut world, conn) = pinged_after(5, 0);
+        world.pass(Duration::from_secs(5));
+        let asked: NopIn = world.expect(conn);
+        world.pass(Duration::from_secs(1));
+        answer(&mut world, conn, &asked, off);
+        world.expect_silence(conn);
+        // The time limit of the ping is at 20 s, and the next ping is due since 11 s.
+        world.pass(Duration::from_secs(13));
+        world.expect_silence(conn);
+        assert_eq!(world.ended(conn), None);
+        world.pass(Duration::from_secs(1));
+        if is_answer {
+            let again: NopIn = world.expect(conn);
+            assert_ne!(again.ttt, asked.ttt);
+            assert_eq!(world.ended(conn), None);
+        } else {
+            // A NOP-Out with another transfer tag answers nothing.
+            assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
+        }
+    }
+}
+
+#[test]
+fn an_initiator_that_sends_other_pdus_is_not_pinged_and_answers_with_any_of_them() {
+    let (mut world, conn) = pinged_after(30, 0);
+    for _ in 0..5 {
+        world.pass(Duration::from_secs(29));
+        let sent = ping(&mut world, conn);
+        world.send(conn, &sent, &[]);
+        assert_eq!(world.expect::<NopIn>(conn).itt, sent.itt);
+        world.expect_silence(conn);
+    }
+    world.pass(Duration::from_secs(30));
+    let asked: NopIn = world.expect(conn);
+    // A command shows that the initiator is alive, and the open ping is forgotten.
+    world.pass(Duration::from_secs(14));
+    let command = world.command(conn);
+    let task = world.start(conn, &command, &[]).task;
+    world.pass(Duration::from_secs(29));
+    world.expect_silence(conn);
+    world.pass(Duration::from_secs(1));
+    let again: NopIn = world.expect(conn);
+    assert_ne!(again.ttt, asked.ttt);
+    world.pass(Duration::from_secs(14));
+    assert_eq!(world.ended(conn), None);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
+    assert!(matches!(world.next_event(), Some(Event::TaskGone { task: gone }) if gone == task));
+}
+
+#[test]
+fn one_ping_is_open_at_a_time_however_long_an_idle_initiator_is_silent() {
+    let (mut world, conn) = pinged_after(30, 300);
+    world.pass(Duration::from_secs(299));
+    let asked: NopIn = world.expect(conn);
+    world.expect_silence(conn);
+    assert!(world.engine.conn(conn).unwrap().ping_overdue);
+    // The late answer makes it responsive again.
+    answer(&mut world, conn, &asked, 0);
+    world.pass(Duration::from_secs(30));
+    assert!(!world.engine.conn(conn).unwrap().ping_overdue);
+    let again: NopIn = world.expect(conn);
+    assert_ne!(again.ttt, asked.ttt);
+    world.pass(Duration::from_secs(269));
+    assert_eq!(world.ended(conn), None);
+    world.pass(Duration::from_secs(1));
     assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
 }

@@ -4,6 +4,7 @@ use iscsi::pdu::logout_request::LogoutReason;
 use iscsi::pdu::logout_response::LogoutResponse;
 use iscsi::pdu::nop_in::NopIn;
 use iscsi::pdu::scsi_command::ScsiCommand;
+use iscsi::serial::CmdSn;
 
 use crate::cdb;
 use crate::entropy::pattern;
@@ -115,8 +116,17 @@ fn one_window(fixture: &mut Fixture) -> Outcome {
         let conn = if index % 2 == 0 { &mut one } else { &mut two };
         let done = conn.run(cdb::test_unit_ready(), Flow::None, 0, &[])?;
         let told = done.last.word(28);
-        let expected = conn.this_cmd_sn().0;
-        require!(told == expected, "ExpCmdSN is {told:x} after {expected:x} was due; before {exp:x?}");
+        let expected = conn.this_cmd_sn();
+        require!(told == expected.0, "ExpCmdSN is {told:x} after {:x} was due; before {exp:x?}", expected.0);
+        // ExpCmdSN counts the commands of all connections, so that a MaxCmdSN of one connection alone falls
+        // behind it.
+        let max = CmdSn(done.last.word(32));
+        require!(
+            !max.before(expected.minus(1)),
+            "MaxCmdSN is {:x}, before ExpCmdSN - 1 of the session, which is {:x}",
+            max.0,
+            expected.minus(1).0
+        );
         exp = Some(told);
     }
     Ok(())

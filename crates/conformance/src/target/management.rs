@@ -304,6 +304,7 @@ fn warm_reset(fixture: &mut Fixture) -> Outcome {
         }
         other => fail!("expected function complete, not supported or not authorized, came {:02x}", other.0),
     }
+    ping_after(&mut conn)?;
     conn.expect_nothing_new(SILENCE, "a warm reset ends all tasks")?;
     match after(&conn, &request, task.itt) {
         Some(pdu) => fail!("a task goes on after the reset: {}", pdu.shown()),

@@ -3,7 +3,7 @@
 use iscsi::pdu::Opcode;
 
 use crate::mutant::{Mutant, by, change, loss};
-use crate::pdu::{DATA_SN, FINAL, ITT, LUN, OFFSET, Pdu, READ_16, STAT_SN, STATUS, TTT, WRITE_16};
+use crate::pdu::{CDB, DATA_SN, FINAL, ITT, LUN, OFFSET, Pdu, READ_16, STAT_SN, STATUS, TTT, WRITE_16};
 use crate::relay::Wire;
 
 pub(super) const MUTANTS: &[Mutant] = &[
@@ -156,6 +156,21 @@ pub(super) const MUTANTS: &[Mutant] = &[
         if pdu.of(Opcode::SCSI_COMMAND, WRITE_16) {
             pdu.add(TTT, 512);
         }
+    }),
+    change("ffp-i-16.6", "all data is immediate, but F is clear", |pdu| {
+        // The command writes only the block that is immediate.
+        if pdu.of(Opcode::SCSI_COMMAND, WRITE_16) {
+            pdu.set(TTT, 512);
+            pdu.set(CDB + 10, 1);
+            pdu.header[1] &= !FINAL;
+        }
+    }),
+    change("ffp-i-16.6", "bytes are immediate, FirstBurstLength is 512", |pdu| {
+        hears(pdu, "FirstBurstLength", "65536");
+    }),
+    change("ffp-i-16.6", "data comes before any R2T although InitialR2T=Yes", |pdu| {
+        hears(pdu, "ImmediateData", "No");
+        hears(pdu, "InitialR2T", "No");
     }),
 ];
 

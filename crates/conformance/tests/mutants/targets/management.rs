@@ -55,6 +55,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
     change("ffp-t-11.4", "expected function complete, not supported or not authorized", |pdu| {
         answers(pdu, 3);
     }),
+    by("ffp-t-11.4", "a task goes on after the reset", goes_on_after_the_answer),
+    by("ffp-t-11.4", "a warm reset ends all tasks; came", |wire, pdu| {
+        // The case pings after the response.
+        let (conn, answered) = (pdu.conn, pdu.is(Opcode::NOP_IN));
+        wire.pass(pdu);
+        let is_read = |command: &Pdu| command.header[32] == READ;
+        if let Some(late) = wire.command(conn).filter(is_read).filter(|_| answered) {
+            wire.answer(&late, 0);
+        }
+    }),
     change("ffp-t-11.5", "expected function complete, not supported or not authorized", |pdu| {
         answers(pdu, 3);
     }),

@@ -181,6 +181,12 @@ pub(super) const MUTANTS: &[Mutant] = &[
             pdu.add(EXP_CMD_SN, -1);
         }
     }),
+    change("mcs-window", "MaxCmdSN is", |pdu| {
+        // The second connection does not count the last commands of the first.
+        if pdu.conn == 2 && pdu.of(Opcode::SCSI_RESPONSE, TEST_UNIT_READY) {
+            pdu.set(MAX_CMD_SN, pdu.word(EXP_CMD_SN).wrapping_sub(2));
+        }
+    }),
     by("mcs-stat-sn", "StatSN of one connection jumps", |wire, mut pdu| {
         // One numbering for all connections.
         if pdu.of(Opcode::SCSI_RESPONSE, TEST_UNIT_READY) {

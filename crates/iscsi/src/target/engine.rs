@@ -85,8 +85,7 @@ pub struct Engine {
 /// The limits of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time. A connection with a number at or above this is refused, so numbers must be
-    /// dense.
+    /// Connections at a time, those that log in included.
     pub connections_max: u32,
     /// Normal sessions at a time. Discovery sessions are counted separately.
     pub sessions_max: u16,

@@ -200,9 +200,9 @@ impl Engine {
         else {
             return;
         };
-        if connection.on(ConnectionEvent::AskLogout).is_err() {
-            return;
-        }
+        // A connection that is already logging out needs no request.
+        let Some(requested) = connection.state.on(ConnectionEvent::AskLogout) else { return };
+        connection.state = requested;
         self.timers.set(Owner::Connection(conn), &mut connection.deadlines, Timer::Logout, at);
         //= rfc7143#section-11.9.1
         //# This Async Message MUST be sent on the same connection as the one requesting to be logged out.

@@ -287,6 +287,21 @@ mod tests {
     }
 
     #[test]
+    fn discarded_requests_may_come_again_and_the_others_stay() {
+        let mut window = window(1, 8);
+        for (sn, name) in [(3, "c"), (2, "b"), (5, "e")] {
+            assert_eq!(window.receive(CmdSn(sn), name), CmdSnOrder::Early);
+        }
+        assert_eq!(window.discard(|name| *name == "b"), ["b"]);
+        assert!(window.awaits(CmdSn(2)) && !window.awaits(CmdSn(3)));
+        assert_eq!(window.receive(CmdSn(1), "a"), CmdSnOrder::InOrder("a"));
+        assert_eq!(window.next_in_order(), None);
+        assert_eq!(window.receive(CmdSn(2), "again"), CmdSnOrder::InOrder("again"));
+        assert_eq!(window.next_in_order(), Some("c"));
+        assert!(window.has_gap());
+    }
+
+    #[test]
     fn a_resumed_window_has_granted_at_most_the_deepest() {
         let resumed =
             |granted| Window::<()>::resumed(CmdSn(u32::MAX), CmdSn(u32::MAX).plus(granted).minus(1), 8);

@@ -8,8 +8,11 @@ use base::time::Duration;
 
 use super::world::{INITIATOR, TARGET, World, keys, pairs};
 use crate::login::Status;
+use crate::name::{IscsiName, PortalGroupTag};
 use crate::negotiate::KeyPolicy;
 use crate::pdu::login_response::LoginResponse;
+use crate::pdu::nop_in::NopIn;
+use crate::pdu::nop_out::NopOut;
 use crate::pdu::text_request::TextRequest;
 use crate::pdu::{Itt, Opcode, Ttt};
 use crate::serial::StatSn;
@@ -119,6 +122,8 @@ fn logins_from_one_address_leave_room_for_those_from_others() {
     // Connections that have logged in or ended do not count.
     world.hang_up(ConnId(0), DisconnectReason::Closed);
     assert_eq!(world.engine.pending_logins.values().sum::<usize>(), 31);
+    // Nor is their address remembered.
+    assert_eq!(world.engine.pending_logins.len(), 1);
 }
 
 #[test]
@@ -326,5 +331,179 @@ fn a_login_replaces_only_a_session_of_its_own_initiator_port() {
             matches!(event, Event::SessionDown { session, why: SessionEnd::Reinstated } if *session == up.session)
         });
         assert_eq!(is_down, replaces, "{initiator} {isid}");
+    }
+}
+
+const OTHER_TARGET: &str = "iqn.2026-01.test:target2";
+
+/// Logs in to a target as the initiator port with this ISID. Returns the connection and the login status.
+fn log_in_to(world: &mut World, target: &str, isid: u8) -> (ConnId, u16) {
+    let conn = world.connect();
+    let target = format!("TargetName={target}");
+    let status =
+        world.login_pdu(conn, isid, &[&["SessionType=Normal", &target], &LEVEL_2[..]].concat()).status;
+    (conn, status)
+}
+
+#[test]
+fn the_limit_of_an_initiator_counts_its_sessions_with_one_target() {
+    let mut world = World::with(Limits::default(), level_2());
+    world.names.targets.push(IscsiName::parse(OTHER_TARGET.as_bytes()).unwrap());
+    world.names.sessions_max = Some(1);
+    for (target, isid, status) in [
+        (TARGET, 1, 0),
+        (OTHER_TARGET, 2, 0),
+        (TARGET, 3, Status::OUT_OF_RESOURCES.0),
+        (OTHER_TARGET, 4, Status::OUT_OF_RESOURCES.0),
+    ] {
+        assert_eq!(log_in_to(&mut world, target, isid).1, status, "{target} {isid}");
+    }
+}
+
+#[test]
+fn a_full_target_evicts_a_silent_session_of_its_own_for_any_initiator() {
+    let mut world = World::with(Limits::default(), level_2());
+    world.names.targets.push(IscsiName::parse(OTHER_TARGET.as_bytes()).unwrap());
+    let (of_other, status) = log_in_to(&mut world, OTHER_TARGET, 1);
+    assert_eq!(status, 0);
+    world.hang_up(of_other, DisconnectReason::Failed);
+    world.pass(Duration::from_secs(1));
+    let (own, status) = log_in_to(&mut world, TARGET, 2);
+    assert_eq!(status, 0);
+    world.pass(Duration::from_secs(9));
+    world.names.full = true;
+    world.initiator = "iqn.2001-04.com.example:other";
+    // The silent session of the other target is no help.
+    assert_eq!(log_in_to(&mut world, TARGET, 3).1, Status::OUT_OF_RESOURCES.0);
+    assert_eq!((world.engine.sessions().count(), world.engine.stats().evicted), (2, 0));
+    world.hang_up(own, DisconnectReason::Failed);
+    world.pass(Duration::from_secs(8));
+    assert_eq!(log_in_to(&mut world, TARGET, 4).1, 0);
+    assert_eq!((world.engine.sessions().count(), world.engine.stats().evicted), (2, 1));
+    let targets: Vec<_> = world.engine.sessions().map(|view| view.target).collect();
+    assert_ne!(targets[0], targets[1], "the silent session of the other target is kept");
+}
+
+#[test]
+fn a_session_is_evicted_only_while_its_ping_is_overdue() {
+    let mut world = World::with(Limits { sessions_max: 1, ..Limits::default() }, level_2());
+    let refused = Status::OUT_OF_RESOURCES.0;
+    let (conn, _) = log_in_to(&mut world, TARGET, 1);
+    // It was pinged after 30 s and has 15 s to answer.
+    world.pass(Duration::from_secs(44));
+    assert_eq!(log_in_to(&mut world, TARGET, 2).1, refused);
+    world.pass(Duration::from_secs(3));
+    // Anything that it sends shows that it is alive.
+    let ping = NopOut {
+        immediate: true,
+        lun: 0,
+        itt: Itt::NONE,
+        ttt: Ttt::NONE,
+        cmd_sn: world.numbers(conn).1,
+        exp_stat_sn: StatSn(0),
+    };
+    world.send(conn, &ping, &[]);
+    assert_eq!(log_in_to(&mut world, TARGET, 2).1, refused);
+    assert_eq!(world.ended(conn), None);
+    world.pass(Duration::from_secs(59));
+    assert_eq!(log_in_to(&mut world, TARGET, 2).1, 0);
+    assert!(world.ended(conn).is_some());
+}
+
+#[test]
+fn an_initiator_replaces_its_own_session_with_a_full_target() {
+    let mut world = World::with(Limits::default(), level_2());
+    let (old, status) = log_in_to(&mut world, TARGET, 1);
+    assert_eq!(status, 0);
+    world.names.full = true;
+    assert_eq!(log_in_to(&mut world, TARGET, 2).1, Status::OUT_OF_RESOURCES.0);
+    assert_eq!(world.ended(old), None);
+    assert_eq!(log_in_to(&mut world, TARGET, 1).1, 0);
+    assert!(world.ended(old).is_some());
+    assert_eq!((world.engine.stats().logins, world.engine.stats().sessions_reinstated), (2, 1));
+}
+
+#[test]
+fn a_session_in_another_portal_group_is_another_one() {
+    for (group, tsih, status, sessions) in [
+        (1, false, 0, 1),
+        (2, false, 0, 2),
+        (1, true, 0, 1),
+        (2, true, Status::CANNOT_INCLUDE_IN_SESSION.0, 1),
+    ] {
+        let mut world = World::with(Limits::default(), level_2());
+        let (first, up) = world.login(&LEVEL_2);
+        world.names.portal_group = PortalGroupTag(group);
+        let conn = world.connect();
+        let target = format!("TargetName={TARGET}");
+        // A connection that joins has the keys of its session.
+        let own: &[&str] = if tsih { &[] } else { &LEVEL_2 };
+        let keys = [&["SessionType=Normal", &*target], own].concat();
+        let response = world.login_as(conn, (0, if tsih { up.tsih.0 } else { 0 }, 1), &keys);
+        assert_eq!((response.status, world.engine.sessions().count()), (status, sessions), "{group} {tsih}");
+        let is_replaced = group == 1 && !tsih;
+        assert_eq!(world.ended(first).is_some(), is_replaced, "{group} {tsih}");
+    }
+}
+
+#[test]
+fn changed_limits_of_logins_count_from_the_next_login_on() {
+    let mut world = World::with(Limits { connections_max: 2, ..Limits::default() }, keys());
+    let (conn, _) = world.login(&[]);
+    world.engine.set_logins(1, Duration::from_secs(5));
+    let other = world.connect();
+    assert_eq!(log_in(&mut world, other, 1, &[]).status, Status::OUT_OF_RESOURCES.0);
+    world.engine.set_logins(2, Duration::from_secs(5));
+    let accepted = world.connect();
+    assert_eq!(log_in(&mut world, accepted, 1, &[]).status, 0);
+    // A third connection needs a higher limit, and a lower one changes nothing.
+    let refused = world.connect();
+    assert_eq!(world.ended(refused), Some(Action::Abort(refused)));
+    world.engine.allow_connections(3);
+    world.engine.allow_connections(1);
+    let slow = world.connect();
+    world.pass(Duration::from_secs(4));
+    assert_eq!(world.ended(slow), None);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.ended(slow), Some(Action::Abort(slow)));
+    assert_eq!(world.ended(conn), None);
+}
+
+#[test]
+fn a_connection_that_does_not_begin_with_a_login_is_counted_as_a_failed_one() {
+    let mut world = World::new();
+    let conn = world.connect();
+    let (itt, cmd_sn) = world.numbers(conn);
+    let ttt = Ttt::NONE;
+    let ping = NopOut { immediate: true, lun: 0, itt, ttt, cmd_sn, exp_stat_sn: StatSn(0) };
+    world.send(conn, &ping, &[]);
+    assert!(world.ended(conn).is_some());
+    assert_eq!(world.engine.stats().logins_failed, 1);
+    assert!(world.engine.poll_failed_login().is_some());
+}
+
+#[test]
+fn the_window_of_a_discovery_session_stays_open_while_the_others_are_frozen() {
+    let mut world = World::with(Limits { queue_depth: 2, ..Limits::default() }, keys());
+    let (normal, _) = world.login(&[]);
+    let discovery = discover(&mut world, 1);
+    let now = world.now;
+    world.engine.freeze(now);
+    world.drain();
+    for (conn, is_open) in [(normal, false), (discovery, true)] {
+        for _ in 0..2 {
+            let (itt, cmd_sn) = world.numbers(conn);
+            let ttt = Ttt::NONE;
+            let ping = NopOut { immediate: false, lun: 0, itt, ttt, cmd_sn, exp_stat_sn: StatSn(0) };
+            world.count(conn);
+            world.send(conn, &ping, &[]);
+        }
+        let mut last = None;
+        while let Some(got) = world.receive(conn) {
+            last = Some(got.read::<NopIn>().sn);
+        }
+        let sn = last.unwrap();
+        assert_eq!(sn.exp_cmd_sn.0, world.peers[&conn].cmd_sn);
+        assert_eq!(!sn.max_cmd_sn.before(sn.exp_cmd_sn), is_open);
     }
 }

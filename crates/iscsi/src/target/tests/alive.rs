@@ -1,16 +1,25 @@
 //! Pings, silence, and connections that end.
 
 use alloc::string::ToString;
+use alloc::vec::Vec;
 
 use base::state_machine::{Action, ConnId, DisconnectReason};
 use base::time::Duration;
+use transport::status::SENSE_MAX;
+use transport::target::{Finish, TargetTransport, TaskRef};
+use transport::task_management::{TmfFunction, TmfResult};
 
 use super::world::{LUN, World, keys};
+use crate::pdu::async_message::AsyncMessage;
+use crate::pdu::logout_request::{LogoutReason, LogoutRequest};
+use crate::pdu::logout_response::LogoutResponse;
 use crate::pdu::nop_in::NopIn;
 use crate::pdu::nop_out::NopOut;
+use crate::pdu::scsi_response::ScsiResponse;
+use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Itt, Ttt};
 use crate::serial::{CmdSn, StatSn};
-use crate::target::contract::{ConnectionLoss, Event, SessionEnd, SessionLimits};
+use crate::target::contract::{AsyncEvent, ConnectionLoss, Event, SessionEnd, SessionLimits};
 use crate::target::engine::Limits;
 
 fn ping(world: &mut World, conn: ConnId) -> NopOut {
@@ -135,7 +144,7 @@ fn a_connection_that_goes_takes_its_session_and_tasks_along() {
     // The layer above still refers to the task; its calls are ignored.
     world.data_in(task, 0, &[0; 512]);
     world.fetch(task, 0, 1);
-    world.finish(task, transport::target::Finish::good(0));
+    world.finish(task, Finish::good(0));
     assert!(world.events.is_empty());
     assert_eq!(world.engine.sessions().count(), 0);
 }
@@ -286,4 +295,130 @@ fn one_ping_is_open_at_a_time_however_long_an_idle_initiator_is_silent() {
     assert_eq!(world.ended(conn), None);
     world.pass(Duration::from_secs(1));
     assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
+}
+
+#[test]
+fn a_silent_idle_connection_ends_at_its_time_limit_and_not_at_the_next_poll() {
+    let (mut world, conn) = pinged_after(30, 100);
+    // The polls are at 45 s, 60 s, 75 s, 90 s.
+    world.pass(Duration::from_secs(99));
+    let _: NopIn = world.expect(conn);
+    assert_eq!(world.ended(conn), None);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
+}
+
+#[test]
+fn a_session_with_a_function_under_way_is_not_idle() {
+    let (mut world, conn) = pinged_after(30, 300);
+    let reset = world.manage(conn, TmfFunction::LOGICAL_UNIT_RESET);
+    world.send(conn, &reset, &[]);
+    assert!(matches!(world.next_event(), Some(Event::Tmf(_))));
+    world.pass(Duration::from_secs(44));
+    let _: NopIn = world.expect(conn);
+    assert_eq!(world.ended(conn), None);
+    world.pass(Duration::from_secs(1));
+    assert_eq!(world.ended(conn), Some(Action::Abort(conn)));
+}
+
+#[test]
+fn a_response_that_is_pending_shows_the_window_instead_of_a_ping() {
+    let fill = |world: &mut World, conn| -> Vec<TaskRef> {
+        let start = |_| {
+            let command = world.command(conn);
+            world.start(conn, &command, &[]).task
+        };
+        (0..4).map(start).collect()
+    };
+    let limits = Limits { queue_depth: 4, ..Limits::default() };
+    // The response to a function is pending.
+    let mut world = World::with(limits, keys());
+    let (conn, _) = world.login(&[]);
+    let tasks = fill(&mut world, conn);
+    let request = world.manage(conn, TmfFunction::ABORT_TASK_SET);
+    world.send(conn, &request, &[]);
+    let Some(Event::Tmf(function)) = world.next_event() else { panic!("no function") };
+    for task in tasks {
+        world.engine.abort(task);
+    }
+    world.drain();
+    world.expect_silence(conn);
+    world.engine.finish_tmf(function.tmf, TmfResult::COMPLETE);
+    world.drain();
+    let response: TmfResponse = world.expect(conn);
+    assert_eq!(response.sn.exp_cmd_sn.distance_to(response.sn.max_cmd_sn), 3);
+    world.expect_silence(conn);
+    // Another response is queued.
+    let mut world = World::with(limits, keys());
+    let (conn, _) = world.login(&[]);
+    let tasks = fill(&mut world, conn);
+    world.stalled.insert(conn);
+    world.finish(tasks[0], Finish::good(0));
+    for task in &tasks[1..] {
+        world.engine.abort(*task);
+    }
+    world.drain();
+    world.stalled.remove(&conn);
+    world.transmit(conn);
+    let response: ScsiResponse = world.expect(conn);
+    assert_eq!(response.sn.exp_cmd_sn.distance_to(response.sn.max_cmd_sn), 3);
+    world.expect_silence(conn);
+}
+
+#[test]
+fn a_logout_is_requested_of_no_connection_that_already_logs_out() {
+    let limits = Limits { logout_within: Duration::from_secs(20), ..Limits::default() };
+    let mut world = World::with(limits, keys());
+    let (conn, up) = world.login(&[]);
+    let command = world.command(conn);
+    let task = world.start(conn, &command, &[]).task;
+    let (itt, cmd_sn) = world.numbers(conn);
+    let (reason, exp_stat_sn) = (LogoutReason::CloseSession, StatSn(0));
+    let request = LogoutRequest { immediate: true, reason, itt, cid: 0, cmd_sn, exp_stat_sn };
+    world.send(conn, &request, &[]);
+    let within = Duration::from_secs(5);
+    world.engine.async_message(world.now, up.session, AsyncEvent::LogoutRequest { within });
+    world.drain();
+    world.expect_silence(conn);
+    // The logout keeps its own time limit.
+    world.pass(Duration::from_secs(19));
+    world.expect_silence(conn);
+    world.finish(task, Finish::good(0));
+    assert_eq!(world.expect::<ScsiResponse>(conn).itt, command.itt);
+    assert_eq!(world.expect::<LogoutResponse>(conn).itt, itt);
+}
+
+#[test]
+fn an_asynchronous_message_carries_no_more_sense_than_fits_and_no_time_of_zero() {
+    let mut world = World::new();
+    let (conn, up) = world.login(&[]);
+    let sense = [0x72; SENSE_MAX + 9];
+    world.engine.async_message(world.now, up.session, AsyncEvent::Scsi { lun: LUN, sense: &sense });
+    world.drain();
+    let got = world.expect_any(conn);
+    assert_eq!(got.read::<AsyncMessage>().lun, LUN);
+    assert_eq!(got.data.len(), 2 + SENSE_MAX);
+    assert_eq!(got.data[..3], [0, 252, 0x72]);
+    for (asked, told) in [(Duration::ZERO, 1), (Duration::from_secs(100_000), 65_535)] {
+        world.engine.async_message(world.now, up.session, AsyncEvent::LogoutRequest { within: asked });
+        world.drain();
+        assert_eq!(world.expect::<AsyncMessage>(conn).parameter3, told);
+    }
+}
+
+#[test]
+fn a_session_without_connections_ends_when_a_logout_is_requested_of_it() {
+    let (mut world, conns, _) = super::mcs::session(2, 1);
+    let up = world.engine.sessions().next().unwrap().session;
+    let command = world.command(conns[0]);
+    world.start(conns[0], &command, &[]);
+    world.hang_up(conns[0], DisconnectReason::Failed);
+    assert_eq!(world.engine.sessions().count(), 1);
+    world.events.clear();
+    let within = Duration::from_secs(5);
+    world.engine.async_message(world.now, up, AsyncEvent::LogoutRequest { within });
+    world.drain();
+    assert_eq!(world.engine.sessions().count(), 0);
+    let is_down = |event: &Event| matches!(event, Event::SessionDown { session, .. } if *session == up);
+    assert!(world.events.iter().any(is_down));
 }

@@ -229,3 +229,17 @@ fn a_request_before_the_delayed_answer_ends_the_login() {
     world.pass(Duration::from_secs(60));
     assert_eq!(world.receive(attempt.conn), None, "the delayed answer is gone");
 }
+
+#[test]
+fn no_connection_joins_the_session_of_a_user_without_the_password() {
+    let mut world = world();
+    let mut first = Attempt::begin(&mut world, 1, "alice", PASSWORD);
+    assert!(matches!(first.end(&mut world), Some(InitiatorLoginStep::Complete(_))));
+    let Some(crate::target::contract::Event::SessionUp(up)) = world.next_event() else { panic!() };
+    // The target requires no authentication from now on.
+    world.names.auth = AuthPolicy { allows_none: true, ..AuthPolicy::default() };
+    let (joining, status) = world.join(first.conn, up.tsih, 1, &[]);
+    assert_eq!(status, Status::AUTHENTICATION_FAILURE.0);
+    assert!(world.ended(joining).is_some());
+    assert_eq!(world.ended(first.conn), None);
+}

@@ -59,6 +59,8 @@ pub(super) struct Names {
     pub(super) full: bool,
     /// The most sessions of each initiator with a target.
     pub(super) sessions_max: Option<u32>,
+    /// The portal group of the portals.
+    pub(super) portal_group: PortalGroupTag,
     /// The authentication that targets require.
     pub(super) auth: AuthPolicy,
     /// The record of the password of every user.
@@ -76,7 +78,7 @@ impl Directory for Names {
                 (if self.full { TargetLookup::AtSessionLimit } else { TargetLookup::Found })(TargetAccess {
                     sessions_max: self.sessions_max,
                     target: TargetId(u32::try_from(at).unwrap()),
-                    portal_group: PortalGroupTag(1),
+                    portal_group: self.portal_group,
                     alias: None,
                     auth: self.auth.clone(),
                     keys: self.keys.clone(),
@@ -192,6 +194,7 @@ impl World {
                 targets: [IscsiName::parse(TARGET.as_bytes()).unwrap()].into(),
                 full: false,
                 sessions_max: None,
+                portal_group: PortalGroupTag(1),
                 auth: AuthPolicy { allows_none: true, ..AuthPolicy::default() },
                 record: None,
             },
@@ -491,6 +494,8 @@ impl World {
             let mut out = Transmit::new();
             self.engine.transmit(self.now, conn, &mut out);
             let full = out.is_full();
+            // The last PDU of a batch may exceed its bound.
+            assert!(out.len() <= Transmit::BATCH_BYTES + (512 << 10), "a batch of {} bytes", out.len());
             let peer = self.peers.get_mut(&conn).unwrap();
             for piece in out.pieces() {
                 peer.inbox.extend_from_slice(piece);

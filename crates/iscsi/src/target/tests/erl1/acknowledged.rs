@@ -24,7 +24,7 @@ use crate::pdu::tmf_request::TmfRequest;
 use crate::pdu::tmf_response::TmfResponse;
 use crate::pdu::{Itt, Opcode, Ttt};
 use crate::serial::{DataSn, StatSn};
-use crate::target::engine::Limits;
+use crate::target::engine::{CONTROL_COST, Limits};
 
 #[test]
 fn data_that_is_asked_to_be_acknowledged_is_kept_until_it_is() {
@@ -314,5 +314,128 @@ fn what_is_asked_for_again_is_sent_while_other_statuses_are_held() {
         ack(&mut world, conn, lost[0].sn.stat_sn.next());
         let next: Vec<DataIn> = answers(&mut world);
         assert_eq!(next.len(), 1, "the held one follows");
+    }
+}
+
+/// Executes a command and reads its response, without an acknowledgement. Returns its StatSN.
+fn run(world: &mut World, conn: ConnId) -> StatSn {
+    let command = world.command(conn);
+    let task = world.start(conn, &command, &[]).task;
+    world.finish(task, Finish::good(0));
+    world.expect::<ScsiResponse>(conn).sn.stat_sn
+}
+
+#[test]
+fn an_acknowledgement_is_asked_for_although_statuses_keep_coming() {
+    let mut world = world();
+    let conn = login(&mut world, &[]);
+    let mut pinged = 0;
+    for _ in 0..8 {
+        // More often than once in `ack_within`.
+        world.pass(Duration::from_millis(600));
+        while let Some(got) = world.receive(conn) {
+            assert_eq!(got.bhs.opcode(), Opcode::NOP_IN);
+            pinged += 1;
+        }
+        run(&mut world, conn);
+    }
+    assert_eq!(pinged, 1, "one ping is open at a time");
+}
+
+#[test]
+fn an_acknowledgement_of_some_statuses_leaves_the_others_to_be_asked_for() {
+    let mut world = world();
+    let conn = login(&mut world, &[]);
+    let first = run(&mut world, conn);
+    let second = run(&mut world, conn);
+    ack(&mut world, conn, first.next());
+    world.pass(Duration::from_secs(3));
+    let ping: NopIn = world.expect(conn);
+    assert_eq!(ping.sn.stat_sn, second.next());
+    world.expect_silence(conn);
+    // Only the answer to this ping, or an acknowledgement, is followed by another.
+    let (_, cmd_sn) = world.numbers(conn);
+    let pong = NopOut {
+        immediate: true,
+        lun: 0,
+        itt: Itt::NONE,
+        ttt: Ttt(ping.ttt.0.wrapping_add(1)),
+        cmd_sn,
+        exp_stat_sn: first.next(),
+    };
+    world.send(conn, &pong, &[]);
+    world.pass(Duration::from_secs(3));
+    world.expect_silence(conn);
+    world.send(conn, &NopOut { ttt: ping.ttt, ..pong }, &[]);
+    world.pass(Duration::from_secs(3));
+    let again: NopIn = world.expect(conn);
+    assert_ne!(again.ttt, ping.ttt);
+    answer(&mut world, conn, &again);
+    world.pass(Duration::from_secs(5));
+    world.expect_silence(conn);
+}
+
+#[test]
+fn pings_for_acknowledgements_take_memory_until_they_are_sent_and_none_afterwards() {
+    let mut world = world();
+    let conn = login(&mut world, &[]);
+    let taken = |world: &World| {
+        let connection = world.engine.conn(conn).unwrap();
+        (world.engine.control_bytes, connection.control_bytes, connection.control_queued)
+    };
+    for _ in 0..3 {
+        let last = run(&mut world, conn);
+        world.stalled.insert(conn);
+        world.pass(Duration::from_secs(3));
+        assert_eq!(taken(&world), (CONTROL_COST, CONTROL_COST, 1));
+        world.stalled.remove(&conn);
+        world.transmit(conn);
+        let ping: NopIn = world.expect(conn);
+        assert_eq!(ping.sn.stat_sn, last.next());
+        answer(&mut world, conn, &ping);
+        assert_eq!(taken(&world), (0, 0, 0));
+    }
+    // An answer to the initiator's ping is retained until it is acknowledged.
+    let (itt, cmd_sn) = world.numbers(conn);
+    let ping = NopOut { immediate: true, lun: 0, itt, ttt: Ttt::NONE, cmd_sn, exp_stat_sn: StatSn(0) };
+    world.send(conn, &ping, &[7; 100]);
+    let pong: NopIn = world.expect(conn);
+    assert_eq!(taken(&world), (CONTROL_COST + 100, CONTROL_COST + 100, 0));
+    ack(&mut world, conn, pong.sn.stat_sn.next());
+    assert_eq!(taken(&world), (0, 0, 0));
+}
+
+#[test]
+fn an_acknowledgement_is_asked_for_before_the_bound_of_what_is_retained_is_reached() {
+    let limits = Limits { ack_within: Duration::from_secs(3600), ..Limits::default() };
+    for with_tasks in [false, true] {
+        let mut world = World::with(limits, policy(1));
+        let conn = login(&mut world, &[]);
+        let bound =
+            if with_tasks { world.engine.answered_max() as usize } else { world.engine.unacked_max() };
+        let mut sent = 0;
+        let ping = loop {
+            assert!(sent < bound, "nothing asked for an acknowledgement");
+            if with_tasks {
+                let command = world.command(conn);
+                let task = world.start(conn, &command, &[]).task;
+                world.finish(task, Finish::good(0));
+            } else {
+                let (itt, cmd_sn) = world.numbers(conn);
+                let (ttt, exp_stat_sn) = (Ttt::NONE, StatSn(0));
+                world.send(conn, &NopOut { immediate: true, lun: 0, itt, ttt, cmd_sn, exp_stat_sn }, &[]);
+            }
+            sent += 1;
+            let got: Vec<_> = core::iter::from_fn(|| world.receive(conn)).collect();
+            let is_ping = |got: &&super::super::world::Got| {
+                got.bhs.opcode() == Opcode::NOP_IN && got.bhs.itt() == Itt::NONE
+            };
+            if let Some(ping) = got.iter().find(is_ping) {
+                break ping.read::<NopIn>();
+            }
+        };
+        assert!((bound / 2 - 1..bound / 2 + 3).contains(&sent), "{sent} of {bound}");
+        answer(&mut world, conn, &ping);
+        world.expect_silence(conn);
     }
 }

@@ -389,3 +389,56 @@ fn a_response_waits_for_the_data_that_is_cut_again() {
     assert_eq!((response.snack_tag, response.exp_data_sn.0), (9, u32::try_from(sent.len()).unwrap()));
     world.expect_silence(conn);
 }
+
+#[test]
+fn however_much_is_asked_for_again_it_leaves_in_bounded_batches() {
+    let mut world = world();
+    let (conn, _) = world.login(&[LEVEL, "MaxRecvDataSegmentLength=8192", "MaxBurstLength=16776192"]);
+    // The world checks the size of each batch.
+    let (itt, sent) = read_all(&mut world, conn, 3 << 20);
+    world.send(conn, &snack(SnackKind::DATA_OR_R2T, itt, (0, 0)), &[]);
+    assert_eq!(data_ins(&mut world, conn), sent);
+    ack(&mut world, conn, sent.last().unwrap().sn.stat_sn.next());
+    let echoed: Vec<_> = (0..330)
+        .map(|_| {
+            let (itt, cmd_sn) = world.numbers(conn);
+            let exp_stat_sn = sent.last().unwrap().sn.stat_sn.next();
+            let ping = NopOut { immediate: true, lun: 0, itt, ttt: Ttt::NONE, cmd_sn, exp_stat_sn };
+            world.send(conn, &ping, &pattern(itt.0, 4000));
+            let got: Vec<_> = core::iter::from_fn(|| world.receive(conn)).collect();
+            // The target asks for an acknowledgement, too.
+            as_kept(got.iter().find(|got| got.bhs.itt() == itt).expect("an answer"))
+        })
+        .collect();
+    world.send(conn, &snack(SnackKind::STATUS, Itt::NONE, (0, 0)), &[]);
+    let again: Vec<_> = core::iter::from_fn(|| world.receive(conn)).map(|got| as_kept(&got)).collect();
+    assert!(again == echoed, "{} of {}", again.len(), echoed.len());
+    assert_eq!(world.engine.stats().snacks, 2);
+}
+
+#[test]
+fn resegmented_data_is_sent_again_before_the_task_ends_and_the_response_has_the_tag() {
+    let mut world = world();
+    let conn = login(&mut world, &[]);
+    let read = world.read(conn, 4096);
+    let task = world.start(conn, &read, &[]).task;
+    world.data_in(task, 0, &pattern(0, 2048));
+    let sent = data_ins(&mut world, conn);
+    assert_eq!(sent.len(), 2);
+    let again = Snack { tag: 77, ..snack(SnackKind::R_DATA, read.itt, (0, 0)) };
+    world.send(conn, &again, &[]);
+    assert_eq!(data_ins(&mut world, conn), sent);
+    world.data_in(task, 2048, &pattern(2048, 2048));
+    world.finish(task, Finish::good(4096));
+    let mut offsets = Vec::new();
+    let response = loop {
+        let got = world.expect_any(conn);
+        if got.bhs.opcode() != Opcode::DATA_IN {
+            break got.read::<ScsiResponse>();
+        }
+        offsets.push(got.read::<DataIn>().buffer_offset);
+    };
+    assert_eq!(offsets, [2048, 3072]);
+    assert_eq!((response.itt, response.snack_tag, response.exp_data_sn), (read.itt, 77, DataSn(4)));
+    world.expect_silence(conn);
+}

@@ -23,8 +23,8 @@ OUT = os.path.join(servers.OUT, "fuzz")
 FLAGS = ["--cfg", "fuzzing", "-Cpasses=sancov-module", "-Cllvm-args=-sanitizer-coverage-level=4",
          "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters", "-Cllvm-args=-sanitizer-coverage-pc-table",
          "-Cllvm-args=-sanitizer-coverage-trace-compares", "-Cdebug-assertions", "-Coverflow-checks"]
-# One input may take so long and so much: far more than any takes that is in order.
-INPUT_MAX_S, MEMORY_MAX_MIB = 20, 2048
+# One input may take so long and so much: far more than any takes that is in order, also on a machine that stands still for a while.
+INPUT_MAX_S, MEMORY_MAX_MIB = 60, 2048
 # Ends a build that hangs. A machine that has much else to do builds for a quarter of an hour.
 BUILD_MAX_S = 5000
 pytestmark = [pytest.mark.without_targe, pytest.mark.timeout(BUILD_MAX_S + 300)]

@@ -21,7 +21,7 @@ import pytest
 import servers
 from hostile import initiator
 from hostile.crowd import Crowd, vanish
-from hostile.initiator import ANSWER_MAX_S, Session
+from hostile.initiator import Session
 from servers import MIB, Export, Lun
 from verdicts import expect
 
@@ -42,7 +42,9 @@ LOGIN_TIMEOUT_S = 3
 NOP_INTERVAL_S, NOP_TIMEOUT_S = 2, 2
 SEND_TIMEOUT_S = 3
 # A limit has passed, and everything about it is done: what a busy machine needs beyond it.
-PATIENCE_S = 8
+PATIENCE_S = 40
+# Longest the session beside may wait for an answer, seconds. Linux gives a command 30 s.
+HARMED_S = 25
 
 # What each may cost beyond `memory`: docs/serve.md, "Memory".
 CONNECTION_BYTES = 32 * KIB
@@ -104,7 +106,7 @@ class Witness:
 
     def end(self):
         self.process.stdin.close()
-        self.process.wait(ANSWER_MAX_S * 2)
+        self.process.wait(PATIENCE_S * 2)
 
 
 def pytest_generate_tests(metafunc):
@@ -154,7 +156,7 @@ def judge(case, server, witness, chance):
     peak = server.peak()
     expect(server.process.poll() is None, f"the daemon is gone; {server.log_tail()}")
     expect(not saw["wrong"], f"the session beside: {saw['wrong']}; {server.log_tail(5)}")
-    expect(saw["commands"] and saw["longest_s"] < ANSWER_MAX_S, f"the session beside waits: {saw}")
+    expect(saw["commands"] and saw["longest_s"] < HARMED_S, f"the session beside waits: {saw}")
     expect(peak - before <= bound, f"{mib(peak - before)} more in memory, {mib(bound)} are allowed ({what})")
     after = recover(server, before, descriptors)
     print(f"   {what}; memory {mib(before)} + {mib(peak - before)} of {mib(bound)}, {mib(after - before)} stay; "
@@ -177,7 +179,13 @@ def recover(server, before, descriptors):
 
 def log_in(server, count, keys=()):
     """Sessions of as many initiators with the open target, without the attention that a new nexus finds."""
-    return [Session(server.port, OPEN_IQN, f"{MALLORY}{n}", n, keys=keys).ready() for n in range(1, count + 1)]
+    return list(one_by_one(server, count, keys))
+
+
+def one_by_one(server, count, keys=()):
+    """The same, each as soon as it is there: on a busy machine the first may be dropped, as it answers no ping, before the last logs in."""
+    for number in range(1, count + 1):
+        yield Session(server.port, OPEN_IQN, f"{MALLORY}{number}", number, keys=keys).ready()
 
 
 def allowed(connections, sessions):
@@ -232,8 +240,10 @@ def more_from_one_address_than_it_may_have(server, chance):
     with Crowd() as crowd:
         crowd.arrive(server.port, count, "127.0.0.3")
         Session(server.port, OPEN_IQN, MALLORY).ready().close()
-        left = crowd.look(wait_s=0.5)
-        expect(left <= share, f"{left} connections of one address, {share} are allowed")
+        # The target drops the others as it accepts them.
+        deadline = time.monotonic() + PATIENCE_S
+        while (left := crowd.look(wait_s=0.1)) > share:
+            expect(time.monotonic() < deadline, f"{left} connections of one address, {share} are allowed")
     return allowed(share, 0), f"{count} connections of one address"
 
 
@@ -287,7 +297,7 @@ def reads_nothing_of_much(server, chance):
 
 def ask_for_much(server, count):
     keys = ("MaxRecvDataSegmentLength=16777215", "MaxBurstLength=16777215")
-    for session in log_in(server, count, keys):
+    for session in one_by_one(server, count, keys):
         requests = [session.request(initiator.read_10(n * 2048, 2048), 1 << 20)[0] for n in range(32)]
         session.socket.sendall(b"".join(requests))
         yield session
@@ -295,7 +305,7 @@ def ask_for_much(server, count):
 
 def promises_data_and_sends_none(server, chance):
     with Crowd() as crowd:
-        for session in log_in(server, 200):
+        for session in one_by_one(server, 200):
             requests = [session.request(initiator.write_10(8192 + n * 2048, 2048), expected=1 << 20)[0] for n in range(32)]
             session.socket.sendall(b"".join(requests))
             crowd.add(session.socket)
@@ -395,31 +405,39 @@ def login_flood_with_chap(server, chance):
 
 def two_hosts_of_one_name(server, chance):
     """Hosts with one name and ISID, as cloned machines have them, and each comes back at once when the other ended its session."""
-    deadline = time.monotonic() + 5
+    began = time.monotonic()
     addresses = ("127.0.0.1", "127.0.0.2")
+    logins, commands = dict.fromkeys(addresses, 0), dict.fromkeys(addresses, 0)
+
+    def is_over():
+        """After 5 s, or what it takes on a busy machine to have enough of both."""
+        took, enough = time.monotonic() - began, min(logins.values()) > 10 and sum(commands.values()) > 10
+        return took > 5 and enough or took > 5 + PATIENCE_S
 
     def log_in_again_and_again(source):
-        logins, commands = 0, 0
-        while time.monotonic() < deadline:
+        while not is_over():
             try:
                 session = Session(server.port, OPEN_IQN, MALLORY, 1, source=source)
-                logins += 1
+                logins[source] += 1
                 session.ready()
-                while time.monotonic() < deadline:
+                while not is_over():
                     expect(session.command(initiator.read_10(0, 8), read=4096)[0] == 0, "a read fails")
-                    commands += 1
+                    commands[source] += 1
             except (initiator.Dropped, OSError):
                 continue
-        return logins, commands
 
     with ThreadPoolExecutor(len(addresses)) as hosts:
-        (logins, commands), (others, more) = hosts.map(log_in_again_and_again, addresses)
-    expect(min(logins, others) > 10 and commands + more > 10, f"{logins} and {others} logins, {commands} and {more} commands")
+        list(hosts.map(log_in_again_and_again, addresses))
+    expect(min(logins.values()) > 10 and sum(commands.values()) > 10, f"{logins} logins, {commands} commands")
     counted = json.loads(server.admin("status"))["rival_logins"]
     expect(counted >= 10, f"{counted} logins are counted as those of rivals")
-    told = [line for line in server.log_of_this_run().splitlines() if "two hosts use the name" in line]
+    # A thread of its own writes the log.
+    deadline = time.monotonic() + PATIENCE_S
+    while not (told := [line for line in server.log_of_this_run().splitlines() if "two hosts use the name" in line]):
+        expect(time.monotonic() < deadline, "the log does not tell of two hosts")
+        time.sleep(0.05)
     expect(len(told) == 1 and all(address in told[0] for address in addresses), f"the log says {told}")
-    return allowed(200, 200), f"{logins} and {others} logins, {commands} and {more} commands between them"
+    return allowed(200, 200), f"{list(logins.values())} logins, {sum(commands.values())} commands between them"
 
 
 def half_open(server, chance):

@@ -23,6 +23,8 @@ def main():
     user = (user, secret) if user else None
     chance = random.Random(int(seed))
     session = Session(int(port), iqn, "iqn.2026-11.org.targe:witness", 7, user).ready()
+    # How long it waits is judged by who asks.
+    session.socket.settimeout(60)
     written, spans, wrong = {}, [], ""
     print(json.dumps({"ready": True}), flush=True)
     while True:

@@ -123,8 +123,10 @@ def test_moves_data_whatever_was_negotiated(server, kind):
 
 
 def test_bears_a_load(server, kind):
+    # LIO's guest is emulated, and may not have done anything for a while.
+    seconds = "5" if kind == "lio" else "2"
     for load in (["--rw", "read"], ["--rw", "mixed:70", "--write"], ["--rw", "write", "--write", "--bs", "64K", "--depth", "8"]):
-        report = json.loads(targe(server, "bench", place(server), "--random", "--time", "2", "--json", *load))
+        report = json.loads(targe(server, "bench", place(server), "--random", "--time", seconds, "--json", *load))
         expect(report["iops"] > 0 and report["connections_lost"] == 0, f"{load}: {report}")
 
 
@@ -141,12 +143,27 @@ def test_goes_on_when_the_target_was_killed_and_came_back(server, kind):
     # COMPARE AND WRITE is never sent twice, so that a loss of the session would fail it.
     with start(server, "verify", place(server), "--write", "--json", "--time", "6", "--no-compare") as verify:
         for _ in range(2):
+            await_connection(server, verify)
             time.sleep(1.5)
             server.kill()
             server.start(fresh=False)
         printed, said = verify.communicate(timeout=COMMAND_MAX_S)
     expect(verify.returncode == 0, f"targe verify exits {verify.returncode}: {said.decode(errors='replace')}")
     expect(json.loads(printed)["sound"], f"verify says {printed.decode()}")
+
+
+def await_connection(server, command):
+    """Waits until a command that runs has a connection to the target, or has ended."""
+    def is_connected():
+        with open("/proc/self/net/tcp") as table:
+            rows = [line.split() for line in table][1:]
+        # ESTABLISHED is 01.
+        return any(row[1].endswith(f":{server.port:04X}") and row[3] == "01" for row in rows)
+
+    deadline = time.monotonic() + COMMAND_MAX_S
+    while command.poll() is None and not is_connected():
+        expect(time.monotonic() < deadline, "no connection")
+        time.sleep(0.02)
 
 
 def test_is_refused_where_it_should_be(server, kind):

@@ -15,7 +15,7 @@ import cartridges
 import servers
 
 TARGE = os.environ.get("TARGE", os.path.join(servers.ROOT, "target", "release", "targe"))
-RUN_MAX_S = 120
+RUN_MAX_S = 300
 KILLS = 25
 pytestmark = pytest.mark.without_targe
 
@@ -115,6 +115,9 @@ def test_a_killed_import_leaves_whole_objects(tmp_path, seed):
                 time.sleep(choose.random() * took)
                 process.send_signal(signal.SIGKILL)
             process.wait(RUN_MAX_S)
+        if took is not None and process.returncode == 0:
+            # It was over before it was killed: the first one took longer than the others do.
+            took = min(took, time.monotonic() - began)
         if took is None:
             # The first one is not killed, and tells how long an import takes.
             took = time.monotonic() - began

@@ -17,7 +17,7 @@ import servers
 
 ETHER_TYPE = 0x889A
 # Longest a cable may take to come up, and a process to end, seconds.
-PATIENCE_S = 60
+PATIENCE_S = 120
 CLONE_NEWNET = 0x40000000
 # SO_RCVBUFFORCE, and what a socket that receives frames asks for.
 RCVBUFFORCE, BUFFER_BYTES = 33, 32 << 20

@@ -84,8 +84,14 @@ def start_verify(net, url, *flags):
 
 
 def discovered(net, group):
-    result = net.initiator.run(servers.Targe.binary, "discover", f"--group={group}", "--iface=eth0", "--json")
-    return json.loads(result.stdout)
+    """What a group offers. A discovery ends after some silence, within which a target of a busy machine may not have answered: it is
+    repeated until there is an answer."""
+    deadline = time.monotonic() + network.PATIENCE_S
+    while True:
+        result = net.initiator.run(servers.Targe.binary, "discover", f"--group={group}", "--iface=eth0", "--json", check=False)
+        if result.returncode == 0 and (found := json.loads(result.stdout)):
+            return found
+        expect(time.monotonic() < deadline, f"nothing is discovered: exit code {result.returncode}: {result.stderr[-600:]}")
 
 
 def await_that(condition, what):

@@ -19,6 +19,8 @@ import servers
 from hyperscsi.served import (Accounts, asked, await_that, discovered, end_server, expect_each_once, out, protected, serving, start_server, start_verify, told, verify)
 from verdicts import expect
 
+# How often nothing comes within 0.1 s before nothing more comes.
+QUIET_LOOKS = 30
 # Each has hosts and cables of its own.
 pytestmark = [pytest.mark.servers("targe"), pytest.mark.own_process(limit_s=500)]
 
@@ -124,6 +126,10 @@ def test_a_whole_disk_is_verified_through_wires_from_good_to_bad(seed, mtu, leve
                 print(f"  MTU {mtu}, {level}, loss {loss}: {report['seconds']:.2f} s, {lost} of {frames} frames lost", flush=True)
 
 
+# A group that nobody is in.
+END = "end-of-the-capture"
+
+
 def test_tshark_understands_every_frame(seed):
     head_max = 4096  # What a capture without frames takes at most, bytes.
     for level in ("none", "encrypt"):
@@ -143,7 +149,11 @@ def test_tshark_understands_every_frame(seed):
                     discovered(net, "backup")
                     time.sleep(0.5)
                 verify(net, url, "--full", "--range=2M")
-                time.sleep(0.5)
+                # Frames are captured in their order: once the name of a group that is asked for now is there, everything before it is.
+                deadline = time.monotonic() + network.PATIENCE_S
+                while not holds(file, END):
+                    expect(time.monotonic() < deadline, "tshark captures nothing any more")
+                    net.initiator.run(servers.Targe.binary, "discover", f"--group={END}", "--iface=eth0", "--json", check=False)
                 capture.send_signal(signal.SIGINT)
                 capture.communicate(timeout=network.PATIENCE_S)
         wrong = tshark(file, "-Y", "!hyperscsi || _ws.malformed || _ws.short || _ws.lua.error || hyperscsi2.malformed || hyperscsi2.crc.bad")
@@ -157,9 +167,14 @@ def test_tshark_understands_every_frame(seed):
         print(f"  {level}: {sum(seen.values())} frames understood", flush=True)
 
 
+def holds(file, text):
+    with open(file, "rb") as capture:
+        return text.encode() in capture.read()
+
+
 def tshark(file, *arguments):
     script = os.path.join(servers.ROOT, "docs", "hyperscsi.lua")
-    done = subprocess.run(["tshark", "-r", file, "-X", f"lua_script:{script}", *arguments], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["tshark", "-r", file, "-X", f"lua_script:{script}", *arguments], capture_output=True, text=True, timeout=300)
     expect(done.returncode == 0, f"tshark: {done.stderr[-600:]}")
     return done.stdout.splitlines()
 
@@ -258,7 +273,7 @@ def test_a_disk_is_used_by_both_protocols_and_reservations_hold_for_both(seed):
                 verify(net, url, process=process)
             images = []
             for url in (tcp, ether):
-                result = subprocess.run(net.initiator.inside(servers.Targe.binary, "read", url), capture_output=True, timeout=60)
+                result = subprocess.run(net.initiator.inside(servers.Targe.binary, "read", url), capture_output=True, timeout=network.PATIENCE_S)
                 expect(result.returncode == 0, f"{url}: {result.stderr}")
                 images.append(result.stdout)
             expect(images[0] == images[1] and len(images[0]) == 32 << 20, "they do not read the same")
@@ -290,25 +305,32 @@ def reservation_holds(net, name, ether):
 def blast(net, count, mtu):
     """Sends frames from the initiator's host to the target's; returns the number of each that came, and whether it was whole."""
     sender, receiver = net.initiator.frames(), net.target.frames()
-    receiver.settimeout(1.0)
+    receiver.settimeout(0.1)
     head = net.target.mac() + net.initiator.mac() + struct.pack(">H", network.ETHER_TYPE)
     body = bytes(range(251)) * (mtu // 251 + 1)
     got = []
 
     def receive():
-        try:
-            while True:
+        # Nothing more comes when nothing came for so many looks: a machine that stands still costs one of them.
+        quiet = 0
+        while quiet < QUIET_LOOKS:
+            try:
                 frame = receiver.recv(mtu + 14)
-                number = struct.unpack_from(">I", frame, 14)[0]
-                got.append((number, len(frame) == mtu + 14 and frame[:14] == head and frame[18:] == body[:mtu - 4]))
-        except socket.timeout:
-            pass
+            except TimeoutError:
+                quiet += sent.is_set()
+                continue
+            quiet = 0
+            number = struct.unpack_from(">I", frame, 14)[0]
+            got.append((number, len(frame) == mtu + 14 and frame[:14] == head and frame[18:] == body[:mtu - 4]))
 
-    thread = threading.Thread(target=receive)
+    sent, thread = threading.Event(), threading.Thread(target=receive)
     thread.start()
-    for number in range(count):
-        sender.send(head + struct.pack(">I", number) + body[:mtu - 4])
-    thread.join()
+    try:
+        for number in range(count):
+            sender.send(head + struct.pack(">I", number) + body[:mtu - 4])
+    finally:
+        sent.set()
+        thread.join()
     sender.close()
     receiver.close()
     return got

@@ -16,7 +16,7 @@ from verdicts import expect
 LUA = os.path.join(servers.ROOT, "docs", "hyperscsi.lua")
 STOCK = ["tagno", "lastfrag", "fragno", "version", "cmd"]
 OURS = ["protected", "flags", "len", "sid", "pn", "xid", "off"]
-TOOL_MAX_S = 120
+TOOL_MAX_S = 300
 ETHERNET_LEN, HEADER_LEN, RECORD_LEN, FILE_LEN = 14, 28, 16, 24
 # An example makes the capture.
 pytestmark = [pytest.mark.without_targe, pytest.mark.timeout(1000)]

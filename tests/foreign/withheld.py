@@ -91,6 +91,32 @@ class Limit:
         return self.left() < 0
 
 
+class Standstill(threading.Thread):
+    """Knows, while it is entered, the longest time for which nothing here went on, seconds: `longest`. The kernel does not count for a thread
+    what a hypervisor gives to others, nor what a sleeping thread is late."""
+
+    INTERVAL_S = 0.01
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.longest, self.ends = 0.0, threading.Event()
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ends.set()
+        self.join()
+
+    def run(self):
+        before = time.monotonic()
+        while not self.ends.wait(self.INTERVAL_S):
+            now = time.monotonic()
+            self.longest = max(self.longest, now - before - self.INTERVAL_S)
+            before = now
+
+
 def sleep(seconds):
     """Sleeps until others have had that long."""
     limit = Limit(seconds)

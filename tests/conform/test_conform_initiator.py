@@ -40,7 +40,7 @@ def judged(request, pytestconfig):
                "--exec", use.format(**tools), "--discover", discover.format(**tools), "--only", ",".join(cases),
                # An initiator may leave a silent target alone for half of this before it pings: ours for 15 s, and longer on a machine that
                # stands still meanwhile.
-               "--limit", "60", "--patience", "4000"]
+               "--limit", "180", "--patience", "12000"]
     if reports := pytestconfig.getoption("reports"):
         os.makedirs(reports, exist_ok=True)
         command += ["--report", os.path.join(reports, f"initiator-{name}.md"), "--subject", subject]

@@ -11,7 +11,7 @@ import tempfile
 
 import servers
 
-LIMIT_S = 60
+LIMIT_S = 300
 # Mounts at `$1/root` this machine's root without a package of targe, its configuration and its state: a machine that has run targe before
 # is judged like one that has not. What is removed stands in a layer of its own, below the one that receives the changes of the tests.
 CLEAN = """

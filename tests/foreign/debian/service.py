@@ -9,7 +9,7 @@ import time
 
 import servers
 
-LIMIT_S = 60
+LIMIT_S = 300
 UNIT = "/lib/systemd/system/targe.service"
 NOTIFY = "/run/notify"
 # What the unit takes from the daemon, in the words of setpriv.

@@ -19,7 +19,10 @@ CONFIG = "/etc/targe/targe.toml"
 DISK = "iscsi://127.0.0.1:3260/iqn.2026-01.com.example.san:disk/0"
 UNIT, SOCKET = "targe.service", "targe.socket"
 # Longest a load may take, seconds.
-LOAD_MAX_S = 300
+LOAD_MAX_S = 600
+# How often an upgrade may be too slow, and what it says then.
+UPGRADES_MAX = 10
+LATE = ("does not answer in time", "no moment was found", "a reactor does not answer")
 pytestmark = pytest.mark.skipif(not is_real_root(), reason="systemd runs as root only")
 
 
@@ -38,7 +41,7 @@ def booted(package):
             file.write(re.sub(r"^#(?=\S)", "", text, flags=re.MULTILINE))
         os.makedirs(root.path(f"/etc/systemd/system/{UNIT}.d"))
         with open(root.path(f"/etc/systemd/system/{UNIT}.d/watchdog.conf"), "w") as file:
-            file.write("[Service]\nWatchdogSec=15s\n")
+            file.write("[Service]\nWatchdogSec=25s\n")
         root.check("systemctl", "daemon-reload")
         yield root
     finally:
@@ -79,6 +82,15 @@ def kill(root, signal):
     pid = main_pid(root)
     expect(pid > 0, f"the unit has no main process: {root.journal()}")
     root.check("kill", f"-{signal}", str(pid))
+
+
+def upgrade(root):
+    """Runs `targe upgrade`. One that does not find its moment in time on a busy machine has changed nothing, and is run again."""
+    for _ in range(UPGRADES_MAX):
+        done = root.run("targe", "upgrade", "--wait", "60")
+        if not any(late in done.stderr for late in LATE):
+            break
+    expect(done.returncode == 0, f"targe upgrade ended with {done.returncode}: {done.stdout}{done.stderr}")
 
 
 def restarts(root):
@@ -166,9 +178,12 @@ def test_the_drop_in_gives_hyperscsi_what_it_takes(booted):
     booted.check("cp", "/usr/share/doc/targe/examples/hyperscsi.conf", folder)
     booted.check("systemctl", "daemon-reload")
     booted.check("systemctl", "start", UNIT)
-    found = json.loads(booted.check("targe", "discover", "--group=backup", "--iface=host0", "--json"))
+    # A discovery ends after some silence, within which a busy target may not have answered.
+    discover = ("targe", "discover", "--group=backup", "--iface=host0", "--json")
+    booted.wait("the group is found", lambda: booted.run(*discover).returncode == 0)
+    found = json.loads(booted.check(*discover))
     load, before = Load(booted, over=found[0]["url"]), main_pid(booted)
-    booted.check("targe", "upgrade")
+    upgrade(booted)
     expect(main_pid(booted) not in (0, before), f"the main process is {main_pid(booted)}, and was {before}")
     load.end()
     expect_alive(booted)
@@ -183,7 +198,7 @@ def test_the_socket_starts_the_unit_and_survives_an_upgrade(booted):
     booted.check("systemctl", "start", SOCKET)
     same("the unit before a connection", booted.unit(UNIT, "ActiveState"), "inactive")
     booted.check("targe", "discover", "127.0.0.1:3260")
-    booted.check("targe", "upgrade")
+    upgrade(booted)
     expect_alive(booted)
     booted.check("targe", "discover", "127.0.0.1:3260")
     # While the unit is stopped the socket holds the port, and a connection starts it.

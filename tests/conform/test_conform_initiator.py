@@ -11,8 +11,8 @@ from conform import tool
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # Longest all cases together may take, seconds. The first waits for a build, too.
-SUITE_MAX_S = 1000
-pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(1000)]
+SUITE_MAX_S = 2000
+pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(2000)]
 QEMU_IO = ("read 0 64k", "aio_write -P 3 0 128k", "aio_write -P 4 128k 64k", "aio_flush", "read 0 4k", "write -P 5 4k 8k",
            "read 0 16k")
 # What reads and writes, what discovers, and what the report is on.

@@ -15,7 +15,7 @@ from verdicts import expect
 
 MIB = 1 << 20
 # The longest that a burn may take to reach the image, seconds.
-BURNING_MAX_S = 120
+BURNING_MAX_S = 300
 
 
 class WriterInitiator(Initiator):

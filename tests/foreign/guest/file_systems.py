@@ -6,7 +6,7 @@ import time
 from verdicts import expect
 
 # Longest the guest's I/O may take to come back after the target is gone, seconds. The kernel retries every few.
-RESUME_MAX_S = 120
+RESUME_MAX_S = 400
 
 
 def expect_synced(guest, disk):

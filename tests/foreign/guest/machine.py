@@ -13,8 +13,8 @@ from servers import die_with_parent
 # ("Oops: int3").
 ACCELERATOR = os.environ.get("GUEST_ACCEL", "tcg,thread=single")
 # A machine that has much else to do emulates a boot in minutes.
-BOOT_MAX_S = 300
-COMMAND_MAX_S = 120
+BOOT_MAX_S = 600
+COMMAND_MAX_S = 300
 HOST = "10.0.2.2"
 
 

@@ -14,15 +14,14 @@ import pytest
 import servers
 from guest import image
 from guest.initiator import Initiator
-from guest.machine import CommandFailed
-from guest.machine import Guest
+from guest.machine import COMMAND_MAX_S, CommandFailed, Guest
 from serving import serving
 from verdicts import expect
 
 MIB = servers.MIB
 EXPORT = servers.Export(luns=(servers.Lun(medium="changer", size=256 * MIB),))
 CARTRIDGES = ["A00001L8", "A00002L8", "A00003L8"]
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = pytest.mark.timeout(2000)
 
 
 class Library:
@@ -72,14 +71,14 @@ class Library:
         """An operator's command; what it said."""
         action, *rest = words
         done = subprocess.run([self.server.binary, "changer", action, self.server.medium_path(), *rest, "--socket",
-                               os.path.join(self.server.folder, "admin", "admin.sock")], capture_output=True, text=True, timeout=60)
+                               os.path.join(self.server.folder, "admin", "admin.sock")], capture_output=True, text=True, timeout=COMMAND_MAX_S)
         expect((done.returncode == 0) == check, f"targe changer {words}: {done.returncode} {done.stderr}")
         return done.stderr
 
     def listed(self):
         """Where the cartridges are, as `targe changer ls` says."""
         done = subprocess.run([self.server.binary, "changer", "ls", "--json", self.server.medium_path()], capture_output=True, text=True,
-                              check=True, timeout=60)
+                              check=True, timeout=COMMAND_MAX_S)
         elements = json.loads(done.stdout)["elements"]
         numbers = {"drive": lambda number: number - 1, "slot": lambda number: number, "mail": lambda number: number + 4}
         kinds = {"drive": "drive", "slot": "slot", "mail": "slot"}
@@ -228,7 +227,7 @@ def test_a_kill_leaves_each_cartridge_in_one_place(library):
     for _ in range(2):
         guest.tell("(for i in 1 2 3 4 5 6 7 8 9 10; do mtx -f " + library.changer + " load 1 0; mtx -f " + library.changer +
                    " unload 1 0; done > /tmp/moved 2>&1; echo over >> /tmp/moved) &")
-        guest.answer("moving", 60)
+        guest.answer("moving", COMMAND_MAX_S)
         before = library.listed()
         for _ in range(300):
             if library.listed() != before:
@@ -241,7 +240,7 @@ def test_a_kill_leaves_each_cartridge_in_one_place(library):
         library.server.start(fresh=False)
         guest.run("until grep -q over /tmp/moved; do sleep 0.2; done", limit_s=300)
         # The kernel's unit attentions are told to programs.
-        guest.run(f"until mtx -f {library.changer} status > /dev/null 2>&1; do sleep 0.2; done", limit_s=120)
+        guest.run(f"until mtx -f {library.changer} status > /dev/null 2>&1; do sleep 0.2; done", limit_s=COMMAND_MAX_S)
         expect(library.inventory() == library.listed() and sorted(library.listed().values()) == CARTRIDGES, library.mtx("status"))
         if "drive 0" in library.inventory():
             library.mtx("unload 1 0")

@@ -25,7 +25,7 @@ SIZE = (1 + len(TRIALS)) * STEP * BLOCK
 # The target can recover more than open-iscsi asks for.
 EXPORT = servers.Export(luns=(servers.Lun(size=SIZE),), level=2)
 # Both are emulated: the guest's boot, and what it does.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(2000)
 
 
 def block(what, number):

@@ -9,7 +9,7 @@ import pytest
 from guest.disc_writer import growisofs, writing
 from verdicts import expect
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(2000)
 
 
 @pytest.fixture(scope="module")

@@ -26,15 +26,18 @@ GUEST_PORT = 3260
 CONFIG, LOG = "/tmp/targe.toml", "/tmp/targe.log"
 KNOBS = "/sys/bus/pseudo/drivers/scsi_debug"
 # Longest that targe may take to start in the emulated machine, or to write what it must to its log.
-WAIT_MAX_S = 40
+WAIT_MAX_S = 120
+# How often something is looked for, with a pause of 0.1 s: that takes less than a command of the guest may take.
+LOOKS = 1000
 # An emulated machine may be too slow for an upgrade so often; nothing has changed then.
 SLOW_UPGRADES_MAX = 15
+LATE = ("in time", "no moment was found", "a reactor does not answer")
 GOOD, CHECK_CONDITION, RESERVATION_CONFLICT, TASK_ABORTED = 0, 2, 0x18, 0x40
 LUN_RESET, ABORT_TASK, TASK_RESPONSE = 5, 1, 0x22
 READ_CAPACITY = struct.pack(">BBIxxxx", 0x25, 0, 0)
 TEST_UNIT_READY = bytes(6)
 REPORT_COMMANDS = bytes([0xA3, 0x0C, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0])
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(2000)
 
 
 class Answer:
@@ -162,12 +165,12 @@ class Rig:
         self.write_config(enumerate(self.nodes))
         self.guest.tell(f"targe serve --config {CONFIG} > {LOG} 2>&1 &")
         self.guest.answer("targe serve", WAIT_MAX_S)
-        self.guest.run(f"for i in $(seq {WAIT_MAX_S * 10}); do netstat -ltn | grep -q :{GUEST_PORT} && break; "
+        self.guest.run(f"for i in $(seq {LOOKS}); do netstat -ltn | grep -q :{GUEST_PORT} && break; "
                        f"pidof targe > /dev/null || break; sleep 0.1; done; netstat -ltn | grep -q :{GUEST_PORT} || {{ cat {LOG}; false; }}")
 
     def says(self, text):
         """Waits until the log says something."""
-        self.guest.run(f"for i in $(seq {WAIT_MAX_S * 10}); do grep -q '{text}' {LOG} && exit_=0 && break; sleep 0.1; done; "
+        self.guest.run(f"for i in $(seq {LOOKS}); do grep -q '{text}' {LOG} && exit_=0 && break; sleep 0.1; done; "
                        f"grep -q '{text}' {LOG} || {{ cat {LOG}; false; }}")
 
     def upgrade(self, *flags):
@@ -175,10 +178,10 @@ class Rig:
         old = self.guest.run("pidof targe").split()
         for _ in range(SLOW_UPGRADES_MAX):
             said = self.guest.run(f"targe upgrade --socket /tmp/admin/admin.sock --wait 60 {' '.join(flags)} 2>&1", check=False)
-            if "in time" not in said:
+            if not any(late in said for late in LATE):
                 break
         is_done = self.guest.code == "0"
-        self.guest.run(f"for i in $(seq {WAIT_MAX_S * 10}); do [ $(pidof targe | wc -w) = 1 ] && break; sleep 0.1; done; [ $(pidof targe | wc -w) = 1 ]")
+        self.guest.run(f"for i in $(seq {LOOKS}); do [ $(pidof targe | wc -w) = 1 ] && break; sleep 0.1; done; [ $(pidof targe | wc -w) = 1 ]")
         expect((self.guest.run("pidof targe").split() != old) == is_done, f"the process before was {old}: {said}")
         return None if is_done else said
 
@@ -221,7 +224,7 @@ def rig(server_name):
         rig.disc = disc
         rig.start()
         yield rig
-        guest.run(f"kill $(pidof targe); for i in $(seq {WAIT_MAX_S * 10}); do pidof targe > /dev/null || break; sleep 0.1; done")
+        guest.run(f"kill $(pidof targe); for i in $(seq {LOOKS}); do pidof targe > /dev/null || break; sleep 0.1; done")
         log = guest.run(f"cat {LOG}")
         expect("panick" not in log and not guest.run("pidof targe", check=False), f"targe does not end as it should: {log[-1000:]}")
 

@@ -25,14 +25,14 @@ EXPORT = servers.Export(luns=(Lun(size=SIZE), Lun(size=SIZE, block=4096, write_c
                               Lun(size=SIZE)))
 PLAIN, LONG, READ_ONLY, SECOND = range(4)
 # Longest a device may take to be there, or gone.
-DEVICE_MAX_S = 40
+DEVICE_MAX_S = 100
 FIO = ("fio --thread --randseed=7 --verify=crc32c --do_verify=1 --verify_fatal=1 --verify_state_save=0 --ioengine=libaio --direct=1 "
        "--name=data")
 # By its path: the shell prefers its own, which cannot zero.
 DISCARD = "/usr/sbin/blkdiscard"
 COMPLAINTS = "I/O error|EXT4-fs error|Buffer I/O|blocked for more|BUG|WARNING"
 # The guest is emulated: its boot, and what it does.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(2000)
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +276,7 @@ def test_device_in_use_is_served_until_it_is_let_go(disks):
     with disks.attached() as path:
         make_file_system(guest, path)
         disks.signal()
-        guest.run("for i in $(seq 100); do grep -q 'still uses' /tmp/said && break; sleep 0.1; done")
+        guest.run("for i in $(seq 1000); do grep -q 'still uses' /tmp/said && break; sleep 0.1; done")
         guest.run("dd if=/dev/urandom of=/mnt/file bs=64k count=8 conv=fsync 2>&1")
         expect("still uses it" in disks.said(), f"a mounted device is let go: {disks.said()}")
         guest.run("umount /mnt")
@@ -287,7 +287,7 @@ def test_device_in_use_is_served_until_it_is_let_go(disks):
         # A program that has it open is heeded too, and cut off by a second signal.
         guest.run(f"sleep 1000 < {path} & sleeper=$!")
         disks.signal()
-        guest.run("for i in $(seq 100); do [ $(grep -c 'still uses' /tmp/said) = 2 ] && break; sleep 0.1; done")
+        guest.run("for i in $(seq 1000); do [ $(grep -c 'still uses' /tmp/said) = 2 ] && break; sleep 0.1; done")
         disks.signal()
         expect(disks.ended() == "0", f"a second signal does not end it: {disks.said()}")
         guest.run("kill $sleeper")

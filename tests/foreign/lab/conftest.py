@@ -1,13 +1,24 @@
 """Experiments that make their own target need root, of the machine or of a namespace of users. The quick run of each is a fixture."""
 
 import os
+import pathlib
 import subprocess
 
 import pytest
 
 import namespaces
+from lab_runs import RUN_MAX_S
 from quick_runs import NEED_ROOT, PLANS, QuickRun
 from rival_files import ABSENT, MUTE, written
+
+HERE = pathlib.Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items):
+    """The first test of an experiment waits for its quick run, which takes long on a busy machine."""
+    for item in items:
+        if item.path.parent == HERE:
+            item.add_marker(pytest.mark.timeout(2 * RUN_MAX_S))
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import time
 import pytest
 
 import servers
-from lab_runs import Lab
+from lab_runs import RUN_MAX_S, Lab
 
 sys.path.insert(0, os.path.join(servers.ROOT, "tests", "foreign", "qemu"))
 import driver
@@ -141,7 +141,7 @@ def test_processor_time_of_a_target_is_what_the_kernel_tells(tmp_path, root):
     process = lab.start("--rival=tgt")
     clock = Clock(process)
     clock.start()
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=RUN_MAX_S)
     clock.join()
     assert process.returncode == 0, errors
     metrics = {metric["quantity"]: metric["samples"] for metric in lab.report()["metrics"]

@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from lab_runs import LAB_FOLDER, Lab, UnderWay, copy_traces, folders_of, wait_for
+from lab_runs import LAB_FOLDER, RUN_MAX_S, Lab, UnderWay, copy_traces, folders_of, wait_for
 from quick_runs import PLANS
 
 CARRIERS = {"local disk", "HyperSCSI", "iSCSI", "NFS"}
 # Copies that are under way for long enough to be ended by a signal.
 LONG = PLANS["copies"].replace("rounds = 2", "rounds = 5").replace('"2 1M", "30 4K"', '"8 4M"').replace("[0.0]", "[]")
 # Longest until then, seconds: what comes before are the measurements without files.
-COPIES_WITHIN_S = 90
+COPIES_WITHIN_S = 400
 LOOP_DEVICES = "/sys/block"
 # How often they are looked at, seconds: a program that attaches one and another that changes it have more than that between them.
 INTERVAL_S = 0.001
@@ -58,7 +58,7 @@ def test_every_carrier_copies_both_ways(quick_copies):
 def test_a_signal_during_the_copies_leaves_a_partial_report(lab):
     run = copying(lab)
     run.process.send_signal(signal.SIGINT)
-    told = run.end(patience=60)
+    told = run.end()
     assert run.process.returncode == 1 and "ended early" in told, told
     assert "of the copies" in lab.report()["ended"]["early"]
 
@@ -67,7 +67,7 @@ def test_a_killed_experiment_leaves_no_disk(lab):
     run = copying(lab)
     run.process.kill()
     # What a killed process leaves in its folder for temporary files is the target's, which ends by itself.
-    run.end(patience=60)
+    run.end()
 
 
 class LoopDevices(threading.Thread):
@@ -114,7 +114,7 @@ def test_no_moment_leaves_a_loop_device_behind(lab):
     watch.start()
     wait_for("a disk", lambda: watch.seen or process.poll() is not None, COPIES_WITHIN_S)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=RUN_MAX_S)
     wait_for("the end of its disks", lambda: not list(watch.devices()))
     watch.ends.set()
     watch.join()

@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, PATIENCE};
 use crate::{NAME, content, feed, pattern, two_disks, url};
 
 #[test]
@@ -88,7 +88,7 @@ fn a_command_that_a_signal_ends_logs_out() {
     for (args, moved, code) in [
         (&["read", &url, "--bs", "4K"][..], "data_in_bytes", None),
         (&["write", &url, "--write", "--bs", "4K"], "data_out_bytes", None),
-        (&["bench", &url, "--time", "60"], "data_in_bytes", Some(1)),
+        (&["bench", &url, "--time", "600"], "data_in_bytes", Some(1)),
     ] {
         let mut command = fixture.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -99,11 +99,12 @@ fn a_command_that_a_signal_ends_logs_out() {
             let _ = stdin.write_all(&[7; 64 << 10]);
             stdin
         });
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + PATIENCE;
         while daemon.ask("sessions")["sessions"][0][moved].as_u64().unwrap_or(0) < 16 << 10 {
             assert!(Instant::now() < deadline, "{args:?} moves nothing");
         }
         let before = fixture.log().matches("the initiator logged out").count();
+        let deadline = Instant::now() + PATIENCE;
         let sent = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
         assert!(sent.unwrap().success());
         let status = child.wait().unwrap();
@@ -194,12 +195,15 @@ fn a_target_that_dies_is_waited_for_as_long_as_the_url_says() {
     let (fixture, daemon) = two_disks();
     let url = format!("{}?timeout=0", url(&daemon, 0));
     let mut child = fixture
-        .command(&["bench", &url, "--time", "60"])
+        .command(&["bench", &url, "--time", "600"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    let deadline = Instant::now() + PATIENCE;
+    while daemon.ask("sessions")["sessions"][0]["data_in_bytes"].as_u64().unwrap_or(0) < 16 << 10 {
+        assert!(Instant::now() < deadline, "it moves nothing");
+    }
     assert!(child.try_wait().unwrap().is_none());
     daemon.kill();
     let output = child.wait_with_output().unwrap();
@@ -213,15 +217,15 @@ fn a_target_that_dies_is_waited_for_as_long_as_the_url_says() {
 fn a_signal_ends_a_command_whose_target_does_not_answer() {
     for args in [
         &["read", "--bs", "4K"][..],
-        &["bench", "--time", "60"],
-        &["verify", "--write", "--time", "60"],
+        &["bench", "--time", "600"],
+        &["verify", "--write", "--time", "600"],
         &["attach", "--nbd", "socket"],
     ] {
         let (fixture, daemon) = two_disks();
         let url = url(&daemon, 0);
         let mut command = fixture.command(&[&args[..1], &[&url], &args[1..]].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + PATIENCE;
         let is_attach = args.contains(&"attach");
         loop {
             let moved = daemon.ask("sessions")["sessions"][0]["data_in_bytes"].as_u64().unwrap_or(0);
@@ -240,7 +244,7 @@ fn a_signal_ends_a_command_whose_target_does_not_answer() {
         signal("-TERM");
         // The command must not wait for its target: then it ends within a few seconds. If it does wait, it
         // ends when the session gives up, after minutes.
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + PATIENCE;
         let ended = loop {
             if child.try_wait().unwrap().is_some() {
                 break true;
@@ -264,14 +268,14 @@ fn a_signal_ends_a_command_whose_target_does_not_answer() {
 fn whoever_loses_his_session_for_good_is_told_why() {
     for (args, why) in [
         (&["read", "--bs", "4K"][..], "the session was lost ("),
-        (&["verify", "--write", "--time", "60"], " operations failed; the session was lost: "),
-        (&["bench", "--time", "60"], "the session was lost ("),
+        (&["verify", "--write", "--time", "600"], " operations failed; the session was lost: "),
+        (&["bench", "--time", "600"], "the session was lost ("),
     ] {
         let (fixture, daemon) = two_disks();
         let url = format!("{}?timeout=0", url(&daemon, 0));
         let mut command = fixture.command(&[&args[..1], &[&url], &args[1..]].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + PATIENCE;
         while daemon.ask("sessions")["sessions"][0]["data_in_bytes"].as_u64().unwrap_or(0) < 16 << 10 {
             assert!(
                 Instant::now() < deadline && child.try_wait().unwrap().is_none(),
@@ -296,7 +300,9 @@ fn a_write_goes_on_when_its_target_comes_back() {
     // The port must not be an ephemeral one: while no process listens there, the system could give it to an
     // outgoing connection.
     let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    let listen = format!("127.0.0.1:{}", (20_000..30_000).find(free).unwrap());
+    // Tests of other processes look for such a port too, and begin elsewhere.
+    let first = 20_000 + u16::try_from(std::process::id() % 10_000).unwrap();
+    let listen = format!("127.0.0.1:{}", (first..30_000).chain(20_000..first).find(free).unwrap());
     let daemon = fixture.serve(&[&["--listen", &listen][..], &lun].concat());
     let url = url(&daemon, 0);
     let data = pattern(3, 4 << 20);

@@ -130,6 +130,6 @@ fn a_password_login_protects_a_session_from_the_url_to_the_disk() {
     let portal = format!("iscsi://eve%battery staple@{}?auth=opaque", daemon.address);
     let (_, _, told) = fixture.run(&["discover", &portal]);
     assert!(told.contains(NAME), "eve finds the target, and cannot log in to it: {told}");
-    assert!(fixture.log().contains("broke the password login off"), "{}", fixture.log());
+    fixture.await_log("broke the password login off");
     drop(daemon);
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::NAME;
-use crate::fixture::{Daemon, Fixture};
+use crate::fixture::{Daemon, Fixture, PATIENCE};
 use crate::initiator::Initiator;
 
 const SECTOR: usize = 2048;
@@ -78,16 +78,12 @@ fn written(fixture: &Fixture, image: &str) -> Option<u64> {
 
 /// Waits until the log says that a disc is in the drive.
 fn expect_in_drive(fixture: &Fixture, image: &str) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !fixture.log().contains(&format!("{image} is in the drive")) {
-        assert!(Instant::now() < deadline, "{}", fixture.log());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    fixture.await_log(&format!("{image} is in the drive"));
 }
 
 /// Waits until a host finds the disc withheld.
 fn expect_withheld(initiator: &mut Initiator) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + PATIENCE;
     while initiator.command([0; 16], &[], 0) != Err([2, 4, 3]) {
         assert!(Instant::now() < deadline, "the disc is ready");
         std::thread::sleep(Duration::from_millis(50));
@@ -117,8 +113,7 @@ fn a_writable_disc_that_was_truncated_is_served_again_by_a_reload() {
         assert_eq!(write(&mut initiator, 200, 6).is_ok(), is_restored);
         assert!(!is_read_only(&daemon));
         if !is_restored {
-            let told = fixture.log();
-            assert!(told.contains("disc.iso is not the image of a writable disc any more"), "{told}");
+            fixture.await_log("disc.iso is not the image of a writable disc any more");
             assert_eq!(read(&mut initiator, 63), Err([2, 4, 3]), "it stays withheld");
             std::fs::write(&path, &image).unwrap();
             reload(&fixture, &daemon, "disc.iso");
@@ -185,7 +180,7 @@ fn nothing_is_written_to_a_writable_disc_whose_path_leads_to_another_file() {
     assert_eq!(initiator.command(SYNCHRONIZE, &[], 0), Err([2, 4, 3]));
     assert!(images == [&former, &disc].map(|path| std::fs::read(path).unwrap()));
     let told = "disc.iso is not the file or device that is served: nothing is read or written";
-    assert!(fixture.log().contains(told), "{}", fixture.log());
+    fixture.await_log(told);
     // It is the same disc again, and then another one although a host prevents the removal.
     std::fs::rename(&disc, &other).unwrap();
     std::fs::rename(&former, &disc).unwrap();
@@ -209,7 +204,7 @@ fn a_disc_that_only_has_to_be_saved_is_saved_and_replaced() {
     assert_eq!(write(&mut initiator, 0, 1), Ok(vec![]));
     reload(&fixture, &daemon, "second.iso");
     expect_in_drive(&fixture, "second.iso");
-    assert!(fixture.log().contains("is saved, and is replaced then"), "{}", fixture.log());
+    fixture.await_log("is saved, and is replaced then");
     assert_eq!((written(&fixture, "first.iso"), written(&fixture, "second.iso")), (Some(1), None));
     assert!(read(&mut initiator, 0).is_err(), "the second disc is blank");
     assert_eq!(write(&mut initiator, 0, 2), Ok(vec![]));
@@ -225,7 +220,7 @@ fn a_disc_that_a_host_burns_stays_writable_when_a_reload_names_a_read_only_one()
     prevent(&mut initiator, true);
     assert_eq!(write(&mut initiator, 0, 1), Ok(vec![]));
     reload(&fixture, &daemon, "rom.iso");
-    assert!(fixture.log().contains("blank.iso stays in the drive"), "{}", fixture.log());
+    fixture.await_log("blank.iso stays in the drive");
     assert_eq!(write(&mut initiator, 1, 2), Ok(vec![]));
     assert_eq!(initiator.command(SYNCHRONIZE, &[], 0), Ok(vec![]));
     assert!(!is_read_only(&daemon));

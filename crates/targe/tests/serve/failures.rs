@@ -118,7 +118,7 @@ fn withheld(initiator: &mut Initiator) -> [u8; 3] {
     loop {
         match initiator.try_command(read(0, 1), &[], 512) {
             Err(code) => return code,
-            Ok(_) => assert!(began.elapsed() < Duration::from_secs(20), "it is served for ever"),
+            Ok(_) => assert!(began.elapsed() < Duration::from_secs(60), "it is served for ever"),
         }
     }
 }
@@ -368,11 +368,7 @@ fn a_reload_that_is_refused_still_takes_away_and_leaves_nothing_behind() {
         "{message}"
     );
     assert!(message.contains(&format!("target {NAME}x changed: access")), "{message}");
-    assert!(
-        fixture.log().contains("reload: reload refused; only its access restrictions were applied"),
-        "{}",
-        fixture.log()
-    );
+    fixture.await_log("reload: reload refused; only its access restrictions were applied");
     assert_eq!(Initiator::try_log_in(daemon.address, &format!("{NAME}x")).err(), Some([2, 2]));
     assert!(kept.ping() && !evicted.ping());
     // No space is allocated before the whole configuration can be applied, and files that were created for it

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// The longest that any step here may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs the binary to its end. Returns the exit code, stdout and stderr.
 pub(crate) fn targe(args: &[&str]) -> (i32, String, String) {
@@ -51,6 +51,16 @@ impl Fixture {
     /// Returns what daemons wrote to stderr.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    /// Waits until daemons have written this to stderr. A thread of its own writes the log, so a line can
+    /// follow the answer of a request that was made after it.
+    pub(crate) fn await_log(&self, text: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.log().contains(text) {
+            assert!(Instant::now() < deadline, "{text:?} is not in:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Runs the binary to its end. Returns the exit code, stdout and stderr.

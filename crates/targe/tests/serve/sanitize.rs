@@ -79,7 +79,7 @@ fn a_sanitize_operation_does_not_go_on_in_a_file_that_was_put_in_the_place_of_it
     expect_backup(&fixture);
     assert_eq!(told["applied"], false, "{told}");
     let warned = format!("is under way; when file:{} is served", fixture.path("a.img").display());
-    assert!(fixture.log().contains(&warned), "{}", fixture.log());
+    fixture.await_log(&warned);
     let why = told["message"].as_str().unwrap();
     assert!(why.contains("on another medium") && why.contains(".state to serve this one as it is"), "{told}");
     assert_eq!(daemon.stop().0, 0);
@@ -87,7 +87,7 @@ fn a_sanitize_operation_does_not_go_on_in_a_file_that_was_put_in_the_place_of_it
     let (exit, _, why) = fixture.run(&["serve", "--config", "targe.toml", "--strict"]);
     assert!(exit == 1 && why.contains("on another medium"), "{exit}: {why}");
     let daemon = fixture.serve(&args);
-    assert!(fixture.log().contains("its LUN is not ready, and is tried again"), "{}", fixture.log());
+    fixture.await_log("its LUN is not ready, and is tried again");
     assert_eq!(daemon.stop().0, 0);
     expect_backup(&fixture);
     // The operation goes on in its own medium, and the log tells it.
@@ -95,11 +95,7 @@ fn a_sanitize_operation_does_not_go_on_in_a_file_that_was_put_in_the_place_of_it
     fs::rename(fixture.path("erased.img"), fixture.path("a.img")).unwrap();
     let daemon = fixture.serve(&args);
     assert_eq!(ready(&mut Initiator::log_in(daemon.address, &format!("{NAME}a"))), Err(IN_PROGRESS));
-    assert!(
-        fixture.log().contains("SANITIZE or FORMAT UNIT was under way, and erases file:"),
-        "{}",
-        fixture.log()
-    );
+    fixture.await_log("SANITIZE or FORMAT UNIT was under way, and erases file:");
     assert_eq!(daemon.stop().0, 0);
     // The operator wants the backup instead.
     fs::rename(fixture.path("backup.img"), fixture.path("a.img")).unwrap();

@@ -105,7 +105,7 @@ mod tests {
 
     use super::*;
 
-    const LINGER: Duration = Duration::from_secs(2);
+    const LINGER: Duration = Duration::from_secs(6);
 
     /// Returns a file whose close waits: a socket with data that its peer does not read.
     fn slow_to_close(listener: &TcpListener) -> (File, TcpStream) {

@@ -158,13 +158,16 @@ on_a_cable! {
         frame.resize(60, 0);
         // A single frame, and several frames, which take different code paths.
         for count in [1, 5] {
+            let began = std::time::Instant::now();
             let sent = beta.send(std::iter::repeat_n(frame.as_slice(), count));
             assert_eq!(sent.done, count);
             let wait = Duration::from_millis(20);
             std::thread::sleep(wait);
             a.until(&mut b, |a, _| a.frames() == count);
+            // No frame is older than what has passed since it was sent, give or take what the clocks differ by.
+            let most = began.elapsed() + Duration::from_millis(500);
             for heard in a.take_frames() {
-                assert!((wait..Duration::from_secs(1)).contains(&heard.age), "{engine:?}: {:?}", heard.age);
+                assert!((wait..most).contains(&heard.age), "{engine:?}: {:?}, {most:?}", heard.age);
             }
         }
     }

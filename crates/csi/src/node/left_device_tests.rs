@@ -1,7 +1,7 @@
 //! Tests of ublk devices that outlive their processes. The program that deletes them is a script, and the
 //! device is a disk of this host that the tests do not open.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
 use super::*;
 
@@ -42,7 +42,13 @@ impl Rig {
     fn lose(&self, staged: &Staged) -> PathBuf {
         record::write(&self.node.records_dir(), staged).unwrap();
         let names = fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().file_name());
-        let device = names.map(|name| Path::new("/dev").join(name)).find(|path| path.exists()).unwrap();
+        let mut devices: Vec<PathBuf> = names.map(|name| Path::new("/dev").join(name)).collect();
+        devices.sort();
+        // Others on this host use some, and take the first loop device that is free.
+        let exclusive = rustix::fs::OFlags::EXCL.bits().cast_signed();
+        let is_unused =
+            |path: &&PathBuf| fs::File::options().read(true).custom_flags(exclusive).open(path).is_ok();
+        let device = devices.iter().rev().find(is_unused).or(devices.last()).unwrap().clone();
         let number = Path::new("/sys/block").join(device.file_name().unwrap()).join("diskseq");
         let number = fs::read_to_string(number).unwrap();
         self.put("device", &format!("{} {}", device.display(), number.trim()));

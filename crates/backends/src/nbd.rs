@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(error.to_string(), format!("{uri}: {why}"));
 
         let uri = server(b"NBDMAGIC".to_vec());
-        let error = open(&uri, Duration::from_millis(100)).unwrap_err();
+        let error = open(&uri, Duration::from_secs(2)).unwrap_err();
         assert!(matches!(error, NbdError::Lost { source, .. } if source.kind() == ErrorKind::TimedOut));
     }
 }

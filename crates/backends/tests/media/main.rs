@@ -366,7 +366,7 @@ fn fails_all_that_is_under_way_with_a_failed_flush(engine: EngineChoice) {
 /// Opens a medium that was closed. A process that another test has just forked holds the lock until it
 /// executes another program.
 fn open_soon(open: impl Fn() -> Result<Opened, OpenError>) -> Opened {
-    for _ in 0..10_000 {
+    for _ in 0..60_000 {
         match open() {
             Err(OpenError::InUse { .. }) => std::thread::sleep(Duration::from_millis(1)),
             other => return other.unwrap(),
@@ -546,7 +546,7 @@ fn tells_how_much_storage_a_sparse_file_takes(engine: EngineChoice) {
     // A thread measures, so that a file system that is frozen does not hold up the reactor: the numbers
     // follow.
     let await_space = |rig: &mut Rig, expected: &dyn Fn(&Space) -> bool| {
-        let deadline = std::time::Instant::now() + Duration::from_secs(20);
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
         loop {
             let space = space(rig);
             if expected(&space) {

@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_medium_that_does_not_answer_delays_no_other_one() {
-        let mut looker = Looker { patience: Duration::from_secs(2), ..Looker::new() };
+        let mut looker = Looker { patience: Duration::from_secs(5), ..Looker::new() };
         let place = |system, path: &str| (PathBuf::from(path), FileIdentity::File(system, 7));
         let (looked, seen) = channel::<&str>();
         let look = |name| {

@@ -55,7 +55,7 @@ mod tests {
         let ended =
             std::thread::Builder::new().name("any".to_owned()).spawn(|| panic!("on purpose")).unwrap();
         assert!(ended.join().is_err());
-        let told = receiver.recv_timeout(Duration::from_secs(10));
+        let told = receiver.recv_timeout(Duration::from_secs(60));
         drop(std::panic::take_hook());
         assert!(matches!(told, Ok(DaemonEvent::ThreadPanicked)));
         assert!(count() > before);

@@ -232,7 +232,7 @@ fn a_plan_compares_thousands_of_luns_for_many_ports() {
     assert_eq!(world.shard.losses(world.now, config(&rows(1), vec![])).len(), 9);
     assert!(world.shard.withheld_by(world.now, config(&rows(1), vec![])).is_empty());
     // With one search for each LUN this takes minutes.
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
 const DISKS: u32 = 3;

@@ -164,7 +164,7 @@ fn a_pipe_in_the_place_of_a_file_is_refused_without_waiting_for_its_writer() {
         let flags = Flags { config: Some(scratch.file("targe.toml", &text, 0o600)), ..Flags::default() };
         let environment = scratch.environment();
         std::thread::spawn(move || report.send(Config::load(&flags, &environment).unwrap_err()));
-        let told = told.recv_timeout(std::time::Duration::from_secs(20)).expect("the pipe has no writer");
+        let told = told.recv_timeout(std::time::Duration::from_secs(60)).expect("the pipe has no writer");
         let told = scratch.told(&told);
         assert!(told.contains(expected), "{text}: {told}");
     }

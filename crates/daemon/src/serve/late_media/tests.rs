@@ -286,7 +286,7 @@ fn a_server_that_does_not_answer_delays_no_other_medium() {
         pass_quiet(&late);
         arrived.try_iter().next()
     });
-    let Some(DaemonEvent::MediumArrived(medium)) = found.take(2000).flatten().next() else {
+    let Some(DaemonEvent::MediumArrived(medium)) = found.take(30_000).flatten().next() else {
         panic!("{late:?}")
     };
     assert!(medium.id == UnitId(2) && matches!(late.list().units[&UnitId(1)].stage, Stage::Opening(_)));

@@ -202,11 +202,16 @@ mod tests {
             if let Ok(count) = silent.write(rest) {
                 rest = &rest[count..];
             }
-            let began = Instant::now();
             events.serve(start, &[true], None);
-            assert!(began.elapsed() < Duration::from_millis(300), "it waits for the peer");
             assert_eq!(events.0.len(), 1);
         }
+        // A busy machine delays some calls, and one that waits for the peer delays all of them.
+        let returns_soon = (0..20).any(|_| {
+            let began = Instant::now();
+            events.serve(start, &[true], None);
+            began.elapsed() < Duration::from_millis(300)
+        });
+        assert!(returns_soon, "it waits for the peer");
         assert_eq!(events.sockets().next().unwrap().1, PollFlags::OUT);
         let mut other = connected(&mut events, &listener, 2);
         other.write_all(&inquiry(2, 8)).unwrap();

@@ -1,5 +1,7 @@
 """Ports of TCP: which are free, and who listens."""
 
+import collections
+import contextlib
 import random
 import socket
 import struct
@@ -8,19 +10,35 @@ import struct
 PORTS = range(10000, 32768)
 # TCP_LISTEN in /proc/net/tcp.
 LISTENING = "0A"
+# The ports that this process has chosen last. Nobody listens on one between its choice and the start of the server, and while the server is
+# started anew: rigs that run at the same time do not choose it either, as a name for it is taken in their network namespace.
+CHOSEN = collections.deque(maxlen=200)
 
 
 def free_port():
-    """A port that is free on both addresses a server listens on."""
+    """A port that is free on both addresses a server listens on, and that no other rig has chosen."""
     for port in random.SystemRandom().sample(PORTS, 50):
-        with socket.socket() as first, socket.socket() as second:
-            try:
-                first.bind(("127.0.0.1", port))
-                second.bind(("127.0.0.2", port))
-            except OSError:
-                continue
+        name = socket.socket(socket.AF_UNIX)
+        try:
+            name.bind(f"\0targe-rig-port-{port}")
+        except OSError:
+            name.close()
+            continue
+        if is_free(port):
+            if len(CHOSEN) == CHOSEN.maxlen:
+                CHOSEN.popleft().close()
+            CHOSEN.append(name)
             return port
+        name.close()
     raise RuntimeError("no free port")
+
+
+def is_free(port):
+    with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
+        first.bind(("127.0.0.1", port))
+        second.bind(("127.0.0.2", port))
+        return True
+    return False
 
 
 def listens(host, port):

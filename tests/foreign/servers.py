@@ -35,7 +35,7 @@ CLONE_NEWNET = 0x40000000
 START_MAX_S = 60
 STOP_MAX_S = 60
 # Longest the kernel takes to close the listening sockets of a process that was killed, seconds.
-CLOSE_MAX_S = 5
+CLOSE_MAX_S = 60
 MIB = 1 << 20
 # What is wanted of header and data digests.
 DIGEST_POLICIES = {"offered": ("offer", "offer"), "required": ("require", "require"), "header": ("require", "offer")}
@@ -215,7 +215,7 @@ class Tgt(Server):
 
     def admin(self, *arguments):
         command = ["tgtadm", "--lld", "iscsi", *arguments]
-        subprocess.run(command, cwd=self.folder, env=self.environment(), check=True, timeout=20, capture_output=True)
+        subprocess.run(command, cwd=self.folder, env=self.environment(), check=True, timeout=START_MAX_S, capture_output=True)
 
     def set_up(self):
         on_target = ("--mode", "target", "--tid", "1")

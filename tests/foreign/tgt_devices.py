@@ -41,7 +41,7 @@ def make_cartridge(path, barcode, size):
     with contextlib.suppress(FileNotFoundError):
         os.remove(path)
     subprocess.run(["tgtimg", "--op", "new", "--device-type", "tape", "--barcode", barcode, "--size", str(size // media.MIB),
-                    "--type", "data", "--file", path], check=True, timeout=20, capture_output=True)
+                    "--type", "data", "--file", path], check=True, timeout=120, capture_output=True)
 
 
 def home(server, unit):

@@ -6,6 +6,8 @@ import struct
 
 # Longest an answer may take before the session counts as harmed, seconds. Initiators in the field wait longer.
 ANSWER_MAX_S = 10
+# After so long without an answer a peer here gives up. How long answers take is judged by what measures them.
+PATIENCE_S = 60
 BHS_LEN = 48
 NO_TAG = 0xFFFFFFFF
 # RFC 7143 §11: opcodes.
@@ -45,7 +47,7 @@ def plain_login(iqn, name, isid=1, keys=()):
 
 
 def connect(port, source="127.0.0.1"):
-    return socket.create_connection(("127.0.0.1", port), ANSWER_MAX_S, (source, 0))
+    return socket.create_connection(("127.0.0.1", port), PATIENCE_S, (source, 0))
 
 
 class Session:

@@ -60,7 +60,7 @@ def test_a_key_that_is_replaced_meanwhile_is_the_one_that_counts(tmp_path, seed)
             host.ready()
             write(host, 7, chance.randbytes(BLOCK))
             told = []
-            upgrading = threading.Thread(target=lambda: told.append(server.upgrade("--wait", "30")), daemon=True)
+            upgrading = threading.Thread(target=lambda: told.append(server.upgrade()), daemon=True)
             upgrading.start()
             time.sleep(chance.random() * PREPARES_S)
             same(f"erasure {number}", command(host, CRYPTOGRAPHIC_ERASE)[0], GOOD)

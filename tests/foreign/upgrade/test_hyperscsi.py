@@ -13,6 +13,7 @@ import ending
 import servers
 from hyperscsi import network
 from hyperscsi.served import asked, await_that, discovered, end_verify, out, protected, start_server, start_verify, told
+from upgrade.live import LATE, TRIES, WAIT_S
 from verdicts import expect, same
 
 UPGRADES = 6
@@ -36,7 +37,13 @@ class Served:
 
     def upgrade(self):
         before = self.pid()
-        answer = json.loads(self.net.target.run(servers.Targe.binary, "upgrade", "--json", f"--socket={self.folder}/admin/s").stdout)
+        command = (servers.Targe.binary, "upgrade", "--json", "--wait", str(WAIT_S), f"--socket={self.folder}/admin/s")
+        for _ in range(TRIES):
+            done = self.net.target.run(*command, check=False)
+            if not any(late in done.stderr for late in LATE):
+                break
+        expect(done.returncode == 0, f"an upgrade is refused: {done.stderr}")
+        answer = json.loads(done.stdout)
         expect(answer["pid"] == self.pid() != before, f"{answer}, and {before} served before")
 
     def stop(self):
@@ -51,7 +58,7 @@ def has_ended(pid):
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
             return stat.read().rpartition(")")[2].split()[0] in "ZX"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
 
 

@@ -5,7 +5,6 @@ qemu-nbd and nbdkit serve one connection here, and end with it: a second one wou
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 
@@ -14,7 +13,7 @@ from hostile.initiator import write_10
 from nbd.exports import NbdServer, Targe, export, nbdkit, wait_for
 from servers import MIB, Export
 from upgrade.held import GOOD, Answering, Held
-from upgrade.live import SECOND, Load, Replaced
+from upgrade.live import SECOND, Late, Load, Replaced, begun_anew
 from upgrade.test_upgrade import fail, pretender, query
 from verdicts import expect, same
 
@@ -74,15 +73,15 @@ def read(server, iqn, lun=0):
     return done.stdout
 
 
-def upgrade(server, wait_s=60):
-    answer, why = server.upgrade("--wait", str(wait_s))
+def upgrade(server):
+    answer, why = server.upgrade()
     expect(answer, f"an upgrade is refused: {why}")
     server.expect_replaced_ended()
     return answer
 
 
 def refused(server, words, wait_s=60):
-    answer, why = server.upgrade("--wait", str(wait_s))
+    answer, why = server.upgrade("--wait", str(wait_s), wanted=words)
     expect(answer is None and words in why and "\n" not in why, f"an upgrade that is to be refused: {answer or why}")
     expect(server.is_alive(), "the daemon has ended")
 
@@ -201,6 +200,15 @@ def test_a_server_is_away(tmp_path, seed):
             server.kill()
 
 
+def replaced_while_a_flush_is_slow(server, held):
+    same("a write", held.command(write_10(0, 1), write=b"a" * SECTOR)[0], GOOD)
+    with Answering([held]):
+        answer = upgrade(server)
+    # The flush began before the sessions were frozen, where a machine is not so slow that it takes another second.
+    if answer["attempts"] != 1:
+        raise Late(f"{answer['attempts']} attempts")
+
+
 def test_a_flush_fails_or_is_slow(tmp_path):
     """A slow flush delays an upgrade. One that fails refuses it; what was to be flushed is written again before the next one."""
     fails, slow, disk = (tmp_path / name for name in ("fails", "slow", "disk"))
@@ -208,7 +216,7 @@ def test_a_flush_fails_or_is_slow(tmp_path):
         file.truncate(MIB)
     plugin = (f"get_size=echo {MIB}", "can_write=exit 0", "can_flush=exit 0", f"pread=dd if={disk} skip=$4 count=$3 iflag=skip_bytes,count_bytes status=none",
               f"pwrite=dd of={disk} seek=$4 oflag=seek_bytes conv=notrunc status=none",
-              f"flush=if [ -e {fails} ]; then echo EIO >&2; exit 1; fi; if [ -e {slow} ]; then sleep 0.7; fi")
+              f"flush=if [ -e {fails} ]; then echo EIO >&2; exit 1; fi; if [ -e {slow} ]; then sleep 0.5; fi")
     with nbdkit(tmp_path, "eval", *plugin) as nbd:
         server = Exporting(str(tmp_path), nbd.uri())
         server.start()
@@ -216,10 +224,7 @@ def test_a_flush_fails_or_is_slow(tmp_path):
             held = Held(server.port, server.iqn, "iqn.2026-11.org.targe:writer")
             held.ready()
             slow.touch()
-            same("a write", held.command(write_10(0, 1), write=b"a" * SECTOR)[0], GOOD)
-            with Answering([held]):
-                answer = upgrade(server)
-            same("attempts, for the flush began before the sessions were frozen", answer["attempts"], 1)
+            begun_anew(replaced_while_a_flush_is_slow, server, held)
             slow.unlink()
             fails.touch()
             same("a write", held.command(write_10(1, 1), write=b"b" * SECTOR)[0], GOOD)

@@ -11,14 +11,14 @@ from upgrade.held import CHECK, GOOD, Answering, Held
 from upgrade.live import Replaced
 from upgrade.test_discs import is_locked
 from upgrade.test_upgrade import fail
-from verdicts import expect, same
+from verdicts import eventually, expect, same
 
 REWIND, READ, WRITE, FILEMARKS, SPACE, LOAD_UNLOAD, PREVENT, READ_POSITION = 0x01, 0x08, 0x0A, 0x10, 0x11, 0x1B, 0x1E, 0x34
 SECURITY_OUT, MOVE, ELEMENT_STATUS = 0xB5, 0xA5, 0xB8
 DRIVE, SLOT = 500, 1000
 RECORD, MARK_EVERY, RECORDS_MAX = 4096, 40, 20_000
-# How often a record is written.
-PACE_S = 0.002
+# How often a record is written: seldom once half of them are, so that the last upgrade comes before the last record on a busy machine as well.
+PACE_S, SLOW_PACE_S = 0.002, 0.05
 UPGRADES = 3
 NOT_PRESENT, NEW_CARTRIDGE = (2, 0x3A00), (6, 0x2800)
 KEY = bytes(range(100, 132))
@@ -71,7 +71,7 @@ def upgrade(server, folder, *initiators):
     """One upgrade that fails at its last step before the commit, and one that succeeds."""
     with Answering(initiators):
         fail(server, folder, "is ready and ends")
-        answer, why = server.upgrade("--wait", "60")
+        answer, why = server.upgrade()
     expect(answer, f"an upgrade is refused: {why}")
     same("connections that moved", answer["connections"], len(initiators))
     server.expect_replaced_ended()
@@ -86,7 +86,7 @@ class Writing(threading.Thread):
 
     def run(self):
         try:
-            while not self.ends.wait(PACE_S) and self.written < RECORDS_MAX:
+            while not self.ends.wait(PACE_S if self.written < RECORDS_MAX // 2 else SLOW_PACE_S) and self.written < RECORDS_MAX:
                 self.drive.write(self.written)
                 self.written += 1
                 if self.written % MARK_EVERY == 0:
@@ -113,7 +113,7 @@ def test_a_tape_is_written_meanwhile(tmp_path):
         with Answering([idle]):
             for number in range(UPGRADES):
                 fail(server, tmp_path, ("is ready and ends", "keeps silent with the sessions", "cannot resume the sessions")[number])
-                answer, why = server.upgrade("--wait", "60")
+                answer, why = server.upgrade()
                 expect(answer, f"an upgrade is refused: {why}")
                 server.expect_replaced_ended()
         writing.ends.set()
@@ -222,8 +222,7 @@ class Moving(threading.Thread):
         try:
             while not self.ends.is_set() or not self.moves:
                 same("a motion", move(self.changer, SLOT + 1, DRIVE + 1)[0], GOOD)
-                while self.drive.sense():
-                    pass
+                eventually(lambda: not self.drive.sense(), "the drive is ready")
                 # To the end of data.
                 self.drive.good(SPACE, flags=3)
                 same("the position", self.drive.position()[0], self.moves)
@@ -264,7 +263,7 @@ def test_cartridges_move_while_the_daemon_is_replaced(tmp_path):
         with Answering([first]):
             for number in range(UPGRADES):
                 fail(server, tmp_path, "is ready and ends")
-                answer, why = server.upgrade("--wait", "60")
+                answer, why = server.upgrade()
                 expect(answer, f"an upgrade is refused: {why}")
                 server.expect_replaced_ended()
         moving.ends.set()

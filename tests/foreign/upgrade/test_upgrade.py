@@ -7,6 +7,7 @@ import resource
 import signal
 import socket
 import stat
+import tempfile
 import threading
 import time
 
@@ -14,11 +15,11 @@ import pytest
 
 import servers
 from configured.tls import Authority, trusting
-from hostile.initiator import Session, connect, pdu, write_10
+from hostile.initiator import Dropped, Session, connect, pdu, write_10
 from servers import IQN, MIB, Export, Lun
 from upgrade.held import CONFLICT, GOOD, PREEMPT, REGISTER, RESERVE, WRITE_EXCLUSIVE, Answering, Held
-from upgrade.live import END_MAX_S, SECOND, Client, Load, Replaced, histogram, wait_for, wait_for_file
-from verdicts import expect, same
+from upgrade.live import END_MAX_S, GIVEN_AWAY, SECOND, Client, Late, Load, Replaced, begun_anew, histogram, wait_for
+from verdicts import eventually, expect, same
 
 # Error recovery level, connections, digests and reactor.
 CASES = [(0, 1, "none", "uring"), (1, 1, "crc32c", "epoll"), (2, 4, "crc32c", "uring")]
@@ -30,6 +31,8 @@ INQUIRY = bytes([0x12, 0, 0, 0, 36, 0])
 TLS_UPGRADES = 10
 # How many initiators log in and out meanwhile, and how many upgrades they see.
 LOGGERS, LOGIN_UPGRADES = 4, 10
+# How long a login may take while an upgrade waits for it, seconds.
+LOGIN_MAX_S = 1
 # How many initiators are idle while the limit of open files falls.
 FILE_HOLDERS = 24
 pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(3600)]
@@ -129,7 +132,7 @@ def fail(server, folder, failure):
     if failure == "is ready and ends":
         program = script(folder, f"exec /usr/bin/python3 {UNCOMMITTED} {server.binary} \"$@\"")
     # Some processes are given the sessions three times, and each time a moment must be found first.
-    answer, why = server.upgrade("--wait", "60", "--binary", program)
+    answer, why = server.upgrade("--binary", program, wanted=FAILURES[failure])
     expect(answer is None, f"a program that {failure} took over")
     expect(FAILURES[failure] in why and "\n" not in why, f"a program that {failure}: {why}")
     expect(server.is_alive(), f"a program that {failure}: the daemon has ended")
@@ -190,20 +193,29 @@ def test_initiators_find_what_they_left(tmp_path, reactor):
 @pytest.mark.parametrize("reactors", [1, 2])
 def test_no_login_fails(tmp_path, reactors):
     """Initiators log in and out all the time: each login ends in the process where it began, or waits for the next one."""
+    begun_anew(no_login_fails, tmp_path, reactors)
+
+
+def no_login_fails(tmp_path, reactors):
     server = Replaced(str(tmp_path), Export((Lun("file", size=MIB),)))
     server.has_second = reactors == 2
     server.start()
-    ends, logins, failed = threading.Event(), [0] * LOGGERS, []
+    ends, logins, failed, late = threading.Event(), [0] * LOGGERS, [], []
 
     def log_in_and_out(number):
-        try:
-            while not ends.is_set():
+        while not ends.is_set():
+            began = time.monotonic()
+            try:
                 session = Session(server.port, server.iqn, f"iqn.2026-11.org.targe:{number}")
                 session.ready()
                 session.close()
                 logins[number] += 1
-        except Exception as error:
-            failed.append(f"login {logins[number]} of initiator {number}: {error!r}")
+            except Exception as error:
+                took = time.monotonic() - began
+                # An upgrade ends a login that takes longer than a second.
+                where = late if isinstance(error, (Dropped, ConnectionError)) and took > LOGIN_MAX_S else failed
+                where.append(f"login {logins[number]} of initiator {number}, after {took:.3f} s: {error!r}")
+                return
 
     threads = [threading.Thread(target=log_in_and_out, args=(number,), daemon=True) for number in range(LOGGERS)]
     # A peer that never logs in delays an upgrade, and ends with the process that has accepted it.
@@ -212,14 +224,18 @@ def test_no_login_fails(tmp_path, reactors):
             for thread in threads:
                 thread.start()
             for _ in range(LOGIN_UPGRADES):
-                answer, why = server.upgrade("--wait", "60")
+                before = list(logins)
+                answer, why = server.upgrade()
                 expect(answer, f"an upgrade is refused: {why}")
                 server.expect_replaced_ended()
+                eventually(lambda: failed or late or all(now > was for now, was in zip(logins, before)),
+                           lambda: f"every initiator logs in after an upgrade: {before}, then {logins}")
             ends.set()
             for thread in threads:
                 thread.join()
             expect(not failed, f"{failed}")
-            expect(min(logins) > LOGIN_UPGRADES, f"few logins: {logins}")
+            if late:
+                raise Late(f"{late}")
             same("the silent peer receives", silent.recv(1), b"")
             expect(server.stop() == 0, "the daemon does not end in order")
         finally:
@@ -336,9 +352,9 @@ def test_sessions_inside_tls_move(tmp_path, seed, level, connections, reactor):
                 if number % 4 == 1:
                     fail(server, tmp_path, "is ready and ends")
                 if number == 2:
-                    answer, why = server.upgrade("--wait", "60", "--binary", pretender(server, tmp_path, "does not know TLS"))
+                    answer, why = server.upgrade("--binary", pretender(server, tmp_path, "does not know TLS"))
                     expect(answer is None and "does not read the state of sessions inside TLS" in why and "\n" not in why, f"{answer or why}")
-                answer, why = server.upgrade("--wait", "60")
+                answer, why = server.upgrade()
             expect(answer, f"an upgrade is refused: {why}")
             pauses.append(answer["pause_ms"])
             server.expect_replaced_ended()
@@ -354,10 +370,7 @@ def test_sessions_inside_tls_move(tmp_path, seed, level, connections, reactor):
         for initiator in initiators:
             same("sense after the upgrades", initiator.sense(), None)
             initiator.close()
-        deadline = time.monotonic() + END_MAX_S
-        while json.loads(server.admin("status"))["sessions"]:
-            expect(time.monotonic() < deadline, "a session has not ended")
-            time.sleep(0.01)
+        eventually(lambda: not json.loads(server.admin("status"))["sessions"], "the sessions have ended")
         expect(server.stop() == 0, "the daemon does not end in order")
     finally:
         server.kill()
@@ -395,18 +408,25 @@ def test_a_daemon_that_waits_can_be_stopped(tmp_path, wait):
 
 def test_a_process_that_was_replaced_does_nothing_for_its_clients(tmp_path):
     """Between the moment in which another process has the sessions, and its own end."""
-    server = Replaced(str(tmp_path), Export((Lun("file", size=MIB),)))
+    begun_anew(replaced_process_does_nothing, tmp_path)
+
+
+def replaced_process_does_nothing(tmp_path):
+    folder = tempfile.mkdtemp(prefix="", dir=tmp_path)
+    server = Replaced(folder, Export((Lun("file", size=MIB),)))
     server.start()
+    told, signals = [], lambda: read(server.config_path() + ".signals").split()
+    flags = ("--binary", pretender(server, folder, "takes over"))
+    upgrading = threading.Thread(target=lambda: told.append(server.upgrade(*flags)), daemon=True)
     try:
         admin = [Client(server.socket) for _ in range(3)]
         # A client that connects has a thread only when it has an answer.
         for client in admin:
             expect("result" in client.ask({"method": "status"}), "no status")
-        told = []
-        flags = ("--binary", pretender(server, tmp_path, "takes over"))
-        upgrading = threading.Thread(target=lambda: told.append(server.upgrade(*flags)), daemon=True)
         upgrading.start()
-        wait_for_file(server.config_path() + ".committed")
+        committed = server.config_path() + ".committed"
+        eventually(lambda: os.path.exists(committed) or told, "the other process has the sessions", END_MAX_S)
+        expect(os.path.exists(committed), f"{told}")
         for method in ("drain-lun", "snapshot-lun", "snapshot-luns", "drop-sessions", "library", "trace"):
             answer = admin[0].ask({"method": method})
             expect(answer.get("error", {}).get("kind") == "unavailable", f"{method} is answered with {answer}")
@@ -426,11 +446,15 @@ def test_a_process_that_was_replaced_does_nothing_for_its_clients(tmp_path):
         code = server.process.wait(timeout=END_MAX_S)
         expect(code == 0, f"the daemon ended with {code}: {server.log_tail()}")
         # They may still be on their way to the other process.
-        deadline = time.monotonic() + END_MAX_S
-        while (told := sorted(read(server.config_path() + ".signals").split())) != ["SIGHUP", "SIGTERM"]:
-            expect(time.monotonic() < deadline, f"signals were not passed on, but {told}")
-            time.sleep(0.01)
+        eventually(lambda: sorted(signals()) == ["SIGHUP", "SIGTERM"], lambda: f"both signals are passed on: {signals()}")
         expect(not late.is_answered(), "a client of the other process was answered")
+    except Exception as error:
+        # The process that serves waits for five seconds until the other one says that it serves: this test must have told that to do so.
+        if upgrading.ident:
+            upgrading.join(END_MAX_S)
+        if told and "does not answer in time" in told[0][1]:
+            raise Late(told[0][1]) from error
+        raise
     finally:
         open(server.config_path() + ".end", "w").close()
         server.kill()
@@ -442,7 +466,7 @@ def test_a_process_that_has_the_sessions_is_left_alone(tmp_path):
     server.start()
     try:
         answer, why = server.upgrade("--binary", pretender(server, tmp_path, "takes over"))
-        expect(answer is None and "does not answer in time" in why and "ends" in why, why)
+        expect(answer is None and "does not answer in time" in why and GIVEN_AWAY in why, why)
         code = server.process.wait(timeout=END_MAX_S)
         expect(code == 0, f"the daemon ended with {code}: {server.log_tail()}")
         with open(server.config_path() + ".committed") as file:

@@ -1,8 +1,10 @@
 """`targe attach` as a context: a disk of a server (or several, striped), at an NBD socket or as a file."""
 
 import os
+import shutil
 import signal
 import subprocess
+import zlib
 
 import ending
 import servers
@@ -10,6 +12,19 @@ import servers
 # Longest a disk may take to appear, seconds: it is there once its address is printed.
 START_MAX_S = 60
 STOP_MAX_S = 60
+
+
+def fresh_folder(request, server_name):
+    """The folder of a test, without what an earlier run has left there: mounts, and keys of disks that are gone. Its name is short, as the path
+    of the admin socket within may have 107 bytes."""
+    folder = os.path.join(servers.OUT, "attach", server_name, f"{zlib.crc32(request.node.name.encode()):08x}")
+    with open("/proc/self/mountinfo") as mounts:
+        points = [line.split()[4] for line in mounts]
+    for point in reversed(points):
+        if point.startswith(f"{folder}/"):
+            subprocess.run(["umount", "--lazy", point], check=True, timeout=60)
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
 
 
 class Attached:
@@ -80,5 +95,5 @@ class Attached:
 
 def refused(command):
     """Runs an attach that must not work; returns its exit code and what it said."""
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=180)
     return done.returncode, done.stdout + done.stderr

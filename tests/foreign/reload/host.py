@@ -148,7 +148,7 @@ class Host:
         self.begin(group)
         keys = ["MaxBurstLength=16384", "FirstBurstLength=16384", "MaxRecvDataSegmentLength=65536"]
         self.session = Session(port, iqn, self.name, isid=7, user=user, keys=keys)
-        self.session.socket.settimeout(30)
+        self.session.socket.settimeout(120)
         self.max_cmd_sn = self.session.cmd_sn
         self.under_way = {}
 

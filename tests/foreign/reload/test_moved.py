@@ -2,19 +2,15 @@
 another disk only after it has logged out.
 """
 
-import time
-
 import pytest
 
 from reload.host import GOOD, NO_LUN, Host, label
 from reload.test_restart import NAME, WRITE, Renumbered, answers
 from servers import Export, Lun
-from verdicts import expect
+from verdicts import eventually, expect
 
-# Longest a reload may take, seconds.
-RELOAD_MAX_S = 60
 STAYS = "iqn.2026-11.org.example:disk-stays"
-pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(600)]
 
 
 class Moved(Renumbered):
@@ -35,10 +31,7 @@ class Moved(Renumbered):
         done = self.log_of_this_run().count("reloaded: ")
         self.shown = shown
         self.reload()
-        deadline = time.monotonic() + RELOAD_MAX_S
-        while self.log_of_this_run().count("reloaded: ") == done:
-            expect(time.monotonic() < deadline, "the configuration is not reloaded")
-            time.sleep(0.02)
+        eventually(lambda: self.log_of_this_run().count("reloaded: ") > done, "the configuration is reloaded")
 
 
 def log_in(server, host):

@@ -548,7 +548,8 @@ class Trial:
 def trial(request, pytestconfig, fresh_seed):
     """A trial that was gone through, with all that it found wrong."""
     rounds = pytestconfig.getoption("rounds")
-    server = Churned(os.path.join(servers.OUT, "reload"), Export(luns=(Lun(size=DISK_MIB * MIB),)))
+    # A stage with more rounds may run at the same time.
+    server = Churned(os.path.join(servers.OUT, "reload", str(rounds)), Export(luns=(Lun(size=DISK_MIB * MIB),)))
     server.reactor = (pytestconfig.getoption("reactor") or ["auto"])[0]
     server.plan = Plan()
     trial = Trial(server, random.Random(fresh_seed))

@@ -9,8 +9,8 @@ import time
 import pytest
 
 import servers
-from changes.test_luns import WAIT_S, lun, luns, serving
-from verdicts import expect, same
+from changes.test_luns import WAIT_S, lun, luns, serving, wait_for
+from verdicts import expect
 
 pytestmark = pytest.mark.servers("targe")
 EMPTY = "there is no cartridge in the drive"
@@ -25,13 +25,6 @@ def make(folder, drives):
             os.utime(os.path.join(where, name), (time.time() - 3600,) * 2)
 
 
-def wait_for(is_reached, what):
-    deadline = time.monotonic() + WAIT_S
-    while not is_reached():
-        expect(time.monotonic() < deadline, f"{what} does not come")
-        time.sleep(0.2)
-
-
 def reasons(daemon):
     return {number: one["not_ready"] for number, one in luns(daemon).items()}
 
@@ -41,7 +34,7 @@ def test_a_library_that_comes_back_with_other_drives_is_served_after_a_reload(re
     library = tmp_path / "library"
     make(library, 2)
     with serving(request, tmp_path, lun("changer", path=str(library), lun=0, drive_lun=1), lun("ram", size="1M", lun=9)) as daemon:
-        same("the LUNs", reasons(daemon), {0: None, 1: EMPTY, 2: EMPTY, 9: None})
+        wait_for(lambda: reasons(daemon) == {0: None, 1: EMPTY, 2: EMPTY, 9: None}, lambda: f"the LUNs: {reasons(daemon)}")
         daemon.stop()
         shutil.rmtree(library)
         daemon.start()
@@ -54,4 +47,4 @@ def test_a_library_that_comes_back_with_other_drives_is_served_after_a_reload(re
         daemon.process.send_signal(signal.SIGHUP)
         wait_for(lambda: daemon.ask("status")["reloads"] > reloads, "the reload")
         expected = {0: None, **dict.fromkeys(range(1, 1 + drives), EMPTY), 9: None}
-        wait_for(lambda: reasons(daemon) == expected, f"the library; {daemon.log()[-600:]}")
+        wait_for(lambda: reasons(daemon) == expected, lambda: f"the library; {daemon.log()[-600:]}")

@@ -3,7 +3,7 @@
 import grpc
 
 # Longest a call may take, seconds.
-CALL_MAX_S = 120
+CALL_MAX_S = 240
 OK = grpc.StatusCode.OK
 
 

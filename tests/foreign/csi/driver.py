@@ -11,7 +11,7 @@ import ending
 import servers
 from changes.daemon import Daemon
 from csi.calls import Calls
-from verdicts import expect
+from verdicts import eventually, expect
 
 # Longest a driver may take to start or to end, seconds.
 WAIT_S = 120
@@ -99,6 +99,9 @@ class Driver:
         for process in attached(self.run_dir):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+        # Another rig that runs at the same time unmounts a file system under its loop device for a moment.
+        with contextlib.suppress(AssertionError):
+            eventually(lambda: not unreachable_loop_devices() - self.others, "no loop device is left", 20)
         loops = self.loop_devices()
         with open("/proc/self/mountinfo") as mounts:
             points = [line.split()[4] for line in mounts]
@@ -115,6 +118,13 @@ class Driver:
         spare = os.path.join(self.pool, ".csi", "spare", "")
         files = [path for path in files if not (path.startswith(spare) and os.path.getsize(path) == 0)]
         return files + attached(self.run_dir) + self.loop_devices()
+
+    def expect_nothing_left(self):
+        """The kernel lets go of a loop device when nothing uses it any more, and other rigs have some that look like ours for a moment."""
+        eventually(lambda: not self.leftovers(), lambda: f"nothing is left: {self.leftovers()}")
+
+    def expect_no_loop_device(self):
+        eventually(lambda: not self.loop_devices(), lambda: f"no loop device is left: {self.loop_devices()}")
 
     def loop_devices(self):
         """Loop devices of its volumes, also those that were left when FUSE was unmounted."""

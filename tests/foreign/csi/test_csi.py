@@ -43,7 +43,7 @@ def driver_of(request, folder, **how):
 
 def ends_well(request, driver):
     """The verdict on a driver and its daemon whose volumes are all gone."""
-    same("what is left", driver.leftovers(), [])
+    driver.expect_nothing_left()
     same("targets", [target["name"] for target in tomllib.loads(driver.daemon.read())["target"]], ["iqn.2026-11.org.targe:none"])
     expect("# not the driver's" in driver.daemon.read(), "a comment is lost")
     add_verdict(request, f"{request.node.name}: the driver ends as it should", driver.stop)
@@ -73,7 +73,7 @@ def test_a_controller_that_is_killed_at_any_moment_goes_on(request, tmp_path, se
             process.kill()
             killed.set()
 
-        killer = threading.Thread(target=kill)
+        killer = threading.Thread(target=kill, daemon=True)
         killer.start()
         try:
             while not killed.is_set():
@@ -312,7 +312,7 @@ def test_data_survives_everything_that_a_node_does(request, tmp_path, kind, size
     expect(not os.path.exists(target), "the target path is still there")
     calls.unstage(volume, staged)
     calls.unstage(volume, staged)
-    same("loop devices", driver.loop_devices(), [])
+    driver.expect_no_loop_device()
     calls.unpublish(volume, NODE)
     # Somewhere else, read-only.
     calls.stage(volume, staged, calls.publish(volume, NODE))
@@ -350,7 +350,7 @@ def test_a_node_leaves_no_disk_behind_when_the_target_has_gone(request, tmp_path
     driver.daemon.kill()
     calls.node_unpublish(volume, target)
     calls.unstage(volume, staged)
-    same("loop devices", driver.loop_devices(), [])
+    driver.expect_no_loop_device()
     driver.daemon.start()
     # Data that is no file system is never formatted.
     context = calls.publish(volume, NODE)
@@ -504,7 +504,7 @@ def test_a_snapshot_under_load_is_as_after_a_crash(request, tmp_path, reflinks):
             synced.append(number)
             number += 1
 
-    writer = threading.Thread(target=write)
+    writer = threading.Thread(target=write, daemon=True)
     writer.start()
     try:
         while len(synced) < 24:

@@ -11,7 +11,7 @@ from csi.driver import NODE
 from csi.test_csi import (  # noqa: F401 (reflinks is a fixture)
     CAP_SYS_RESOURCE, MIB, code_of, driver_of, ends_well, has_capability, need_loop, reflinks, tool,
 )
-from verdicts import expect, same
+from verdicts import eventually, expect, same
 
 pytestmark = pytest.mark.servers("targe")
 
@@ -99,7 +99,7 @@ def test_a_file_system_with_errors_is_checked_before_it_is_mounted(request, tmp_
     context = calls.publish(volume, NODE)
     calls.stage(volume, staged, context, kind="ext4")
     calls.node_publish(volume, staged, target)
-    expect("e2fsck repaired" in driver.log(), driver.log())
+    eventually(lambda: "e2fsck repaired" in driver.log(), lambda: f"the log tells of the repair: {driver.log()}")
     # The kernel turns it read-only: no pod gets it for writing any more, and the next stage checks it.
     tool("mount", "-o", "remount,ro", staged)
     expect("read-only after an error" in calls.condition(volume, staged), calls.condition(volume, staged))

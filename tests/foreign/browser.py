@@ -15,7 +15,7 @@ PROGRAM = "chromium"
 OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
            "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe"]
 # Longest that the browser may take for one answer, seconds.
-ANSWER_S = 60
+ANSWER_S = 120
 
 # What a page must be like, seen from within. Colours are those that the browser computed from the style sheet.
 CHECK = """

@@ -4,6 +4,7 @@ import socket
 import threading
 
 import relaying
+from verdicts import eventually, expect
 
 BHS_LEN, TAG_LEN = 48, 16
 # The opcodes of Login Request, with its immediate bit, and of Login Response.
@@ -31,9 +32,11 @@ class AttackedRelay(relaying.Relay):
     def __init__(self, upstream, change=lambda pdu, _: pdu.bytes):
         self.upstream, self.change = upstream, change
         self.pdus, self.rests, self.lock = [], [], threading.Lock()
+        self.directions = 0
         super().__init__()
 
     def serve(self, near):
+        self.directions += 2
         relaying.carry_both_ways(near, socket.create_connection(self.upstream), self.carry)
 
     def carry(self, source, sink):
@@ -57,6 +60,11 @@ class AttackedRelay(relaying.Relay):
         with self.lock:
             self.rests.append(rest)
         relaying.close(source, sink)
+
+    def judge_ends(self):
+        """The lengths in the headers lead from PDU to PDU to the end of each direction, which comes here a little after that of the program."""
+        eventually(lambda: 0 < self.directions == len(self.rests), "every connection ends")
+        expect(not any(self.rests), f"a connection ends in a PDU: {self.rests}")
 
     def captured(self):
         """Everything after the logins, in the order of its arrival here."""

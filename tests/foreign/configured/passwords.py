@@ -6,7 +6,7 @@ import subprocess
 import servers
 
 USER, PASSWORD = "alice", "correct horse"
-RUN_MAX_S = 90
+RUN_MAX_S = 300
 
 
 class WithPasswords(servers.Targe):

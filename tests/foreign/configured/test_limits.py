@@ -12,12 +12,17 @@ import time
 
 import pytest
 import servers
+from verdicts import eventually
 
 MANY, FEW = "iqn.2026-01.com.example:many", "iqn.2026-01.com.example:few"
 SECONDS, WARMUP_S = 2, 0.5
 RUN_MAX_S, WAIT_MAX_S = 120, 60
 # What is saved up may come on top, and responses to earlier commands that the initiator reads late.
 BURST_S, BELOW, IDLE_MIN = 0.1, 0.90, 0.25
+# How often something is measured that a machine which stands still for a while can spoil.
+TRIES = 3
+# A load goes on until it is told to end.
+ENDLESS_S = 86400
 
 
 class Limited(servers.Targe):
@@ -68,12 +73,19 @@ class Idle:
         self.share = (now[0] - was[0]) / max(now[1] - was[1], 1)
 
 
-def judge(rate, limit, share, late):
-    """Compares a measured rate with its limit. `late`: what was under way when the measurement began."""
-    told = f"{rate:.0f} of {limit} per second, {share:.0%} idle"
-    print(told)
-    assert 0 < rate * SECONDS <= limit * (SECONDS + BURST_S) + late, told
-    assert share < IDLE_MIN or rate >= limit * BELOW, told
+def judge(measure, *limits):
+    """Compares measured rates with their limits, each with what was under way when the measurement began. A rate is too low only if it is so each
+    time: a machine that stands still for a while need not count that as work."""
+    for left in reversed(range(TRIES)):
+        with Idle() as machine:
+            rates = measure()
+        told = f"{[f'{rate:.0f}' for rate in rates]} of {[limit for limit, _ in limits]} per second, {machine.share:.0%} idle"
+        print(told)
+        for rate, (limit, late) in zip(rates, limits, strict=True):
+            assert 0 < rate * SECONDS <= limit * (SECONDS + BURST_S) + late, told
+        if machine.share < IDLE_MIN or all(rate >= limit * BELOW for rate, (limit, _) in zip(rates, limits)):
+            return
+        assert left, told
 
 
 def targe(server, *words):
@@ -93,10 +105,7 @@ def limits_of_sessions(server):
 
 
 def wait_for(condition):
-    deadline = time.monotonic() + WAIT_MAX_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(condition, "the limits have this effect", WAIT_MAX_S)
 
 
 @pytest.mark.parametrize("key, limit, options, unit, late", [
@@ -105,35 +114,36 @@ def wait_for(condition):
 ], ids=["iops", "bandwidth"])
 def test_a_lun_gets_its_limit_and_no_more(tmp_path, key, limit, options, unit, late):
     with server_with(tmp_path, ((key, limit),)) as server:
-        with Idle() as machine:
-            reads = reads_of(bench(server, *options))
+        judge(lambda: [reads_of(bench(server, *options))[unit]], (limit, late))
         told = lun(server)
         assert told["limit"][key.removeprefix("limit_")] == limit and told["limit"]["burst_ms"] == 100
         assert told["delayed_commands"] > 0 and told["delayed_ms"] > 0 and told["waiting_commands"] == 0
         assert lun(server, 1)["limit"] is None
         assert "LUN 0: limited to " in targe(server, "luns")
-        judge(reads[unit], limit, machine.share, late)
 
 
 def test_initiators_have_their_limits_side_by_side(tmp_path):
     acl = ("[[target.acl]]", f'initiators = ["{MANY}"]', "limit_iops = 2000",
            "[[target.acl]]", 'initiators = ["*"]', "limit_iops = 200", "max_sessions = 1")
     with server_with(tmp_path, acl=acl) as server:
-        with Idle() as machine:
-            many = bench(server, "--depth=128", initiator=MANY)
-            few = bench(server, "--depth=4")
+        def measure():
+            both = bench(server, "--depth=128", initiator=MANY), bench(server, "--depth=4")
+            return [reads_of(one)["iops"] for one in both]
+
+        judge(measure, (2000, 128), (200, 4))
+        wait_for(lambda: not limits_of_sessions(server))
+        with contextlib.ExitStack() as cleaning:
+            for options, initiator in ((("--depth=128",), MANY), (("--depth=4",), FEW)):
+                cleaning.callback(bench(server, *options, initiator=initiator, seconds=ENDLESS_S).kill)
             wait_for(lambda: limits_of_sessions(server) == {MANY: 2000, FEW: 200})
             refused = bench(server, "--depth=1")
-            many, few = reads_of(many), reads_of(few)
-        _, err = refused.communicate(timeout=RUN_MAX_S)
-        assert refused.returncode != 0 and "too many sessions" in err, err
-        judge(many["iops"], 2000, machine.share, 128)
-        judge(few["iops"], 200, machine.share, 4)
+            _, err = refused.communicate(timeout=RUN_MAX_S)
+            assert refused.returncode != 0 and "too many sessions" in err, err
 
 
 def test_a_limit_changes_under_load_and_a_lost_session_leaves_nothing_waiting(tmp_path):
     with server_with(tmp_path, (("limit_iops", 20),)) as server, contextlib.ExitStack() as cleaning:
-        load = bench(server, "--depth=32", seconds=100)
+        load = bench(server, "--depth=32", seconds=ENDLESS_S)
         cleaning.callback(load.kill)
         wait_for(lambda: lun(server)["waiting_commands"] > 20)
         shown = targe(server, "lun", "set", server.iqn, "0", "limit_iops=500", "limit_burst=20ms")
@@ -159,11 +169,15 @@ def test_an_abort_ends_a_command_that_waits(tmp_path):
         url = f"iscsi://127.0.0.1:{server.port}/{server.iqn}/0?initiator={FEW}&command_timeout=1"
         # 32 commands take 3 seconds. The initiator aborts after one, sends the commands again, and gives up after the third time. It would
         # end the session if an abort had no answer.
-        done = subprocess.run([servers.Targe.binary, "bench", url, "--random", "--depth=32", "--count=64"], capture_output=True, text=True,
-                              timeout=RUN_MAX_S)
-        assert done.returncode != 0 and "did not respond in time" in done.stderr, done.stderr
-        sessions = server.log_of_this_run().count(" is up")
-        wait_for(lambda: lun(server)["waiting_commands"] == 0)
-        assert lun(server)["commands"] > 64
-        # One session to look at the LUN, and one for the load.
-        assert sessions == 2, server.log_tail()
+        for left in reversed(range(TRIES)):
+            before = server.log_of_this_run().count(" is up")
+            done = subprocess.run([servers.Targe.binary, "bench", url, "--random", "--depth=32", "--count=64"], capture_output=True, text=True,
+                                  timeout=RUN_MAX_S)
+            assert done.returncode != 0 and "did not respond in time" in done.stderr, done.stderr
+            wait_for(lambda: lun(server)["waiting_commands"] == 0)
+            assert lun(server)["commands"] > 64
+            # One session to look at the LUN, and one for the load. A machine that stands still for a while answers an abort too late.
+            sessions = server.log_of_this_run().count(" is up") - before
+            if sessions == 2:
+                break
+            assert left, server.log_tail()

@@ -9,13 +9,12 @@ import os
 import re
 import subprocess
 import tempfile
-import time
 
 import pytest
 
 import servers
 from listening import free_port, listens
-from verdicts import expect
+from verdicts import eventually, expect
 
 pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(300)]
 
@@ -54,17 +53,19 @@ def served(folder, lun, keys):
         process = subprocess.Popen([servers.Targe.binary, "serve", "--config", "targe.toml"], cwd=folder, stdout=out,
                                    stderr=subprocess.STDOUT, preexec_fn=servers.die_with_parent)
     try:
-        deadline = time.monotonic() + 60
-        while not listens("127.0.0.1", port):
-            expect(process.poll() is None and time.monotonic() < deadline, "the daemon does not start")
-            time.sleep(0.05)
-        while "State is kept" not in (text := open(printed).read()):
-            expect(time.monotonic() < deadline, f"it prints no lines: {text}")
-            time.sleep(0.05)
-        yield text
+        eventually(lambda: listens("127.0.0.1", port) or process.poll() is not None, "the daemon listens")
+        expect(process.poll() is None, "the daemon does not start")
+        # It is the last line.
+        eventually(lambda: "State is kept" in read(printed), lambda: f"it prints lines: {read(printed)}")
+        yield read(printed)
     finally:
         process.terminate()
         process.wait(timeout=60)
+
+
+def read(path):
+    with open(path) as file:
+        return file.read()
 
 
 def lines_by_program(text):
@@ -97,5 +98,5 @@ def test_every_printed_line_works(kind, case):
                         line = f"echo quit | {line} -display none -nodefaults -S -monitor stdio"
                     if " bench " in line:
                         line += " --time 0.5 --warmup 0"
-                    done = subprocess.run(["sh", "-c", line.replace("SECRET", SECRET)], cwd=folder, capture_output=True, text=True, timeout=60)
+                    done = subprocess.run(["sh", "-c", line.replace("SECRET", SECRET)], cwd=folder, capture_output=True, text=True, timeout=200)
                     expect(done.returncode == 0, f"{line}: exit code {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}")

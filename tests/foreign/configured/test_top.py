@@ -1,5 +1,6 @@
 """`targe top`: rates beside those that `targe bench` counts, and the screen on a terminal of the rig's own. It judges targe alone."""
 
+import contextlib
 import fcntl
 import json
 import os
@@ -114,6 +115,12 @@ class Terminal:
                 self.output += os.read(self.end, 65536).decode(errors="replace")
         self.output = ""
 
+    def read_rest(self):
+        """Reads what the program displayed before its end."""
+        with contextlib.suppress(OSError):
+            while select.select([self.end], [], [], 0)[0] and (piece := os.read(self.end, 65536)):
+                self.output += piece.decode(errors="replace")
+
     def press(self, keys):
         os.write(self.end, keys.encode())
 
@@ -130,6 +137,7 @@ class Terminal:
                 pass
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
+                self.read_rest()
                 return os.waitstatus_to_exitcode(status)
             assert time.monotonic() < deadline, self.output
 

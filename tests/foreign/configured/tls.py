@@ -60,11 +60,11 @@ class Relay(relaying.Relay):
 
     def serve(self, near):
         try:
-            far = socket.create_connection(self.upstream, timeout=10)
+            far = socket.create_connection(self.upstream, timeout=60)
             if self.client:
                 far = self.client.wrap_socket(far, server_hostname=self.server_name)
             if self.server:
-                near.settimeout(10)
+                near.settimeout(60)
                 near = self.server.wrap_socket(near, server_side=True)
         except (OSError, ssl.SSLError) as why:
             self.faults.append(str(why))

@@ -5,12 +5,11 @@ import http.client
 import json
 import os
 import subprocess
-import time
 
 import ending
 import servers
 from listening import free_port
-from verdicts import expect
+from verdicts import eventually, expect
 
 TARGE = servers.Targe.binary
 # Longest anything may take that must happen, seconds. Nothing that is judged depends on it being short.
@@ -99,11 +98,7 @@ listen = "127.0.0.1:{self.http}"
 
 
 def wait(what, happened):
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := happened()):
-        expect(time.monotonic() < deadline, f"in vain: {what}")
-        time.sleep(0.05)
-    return found
+    return eventually(happened, what, PATIENCE_S)
 
 
 def resident(pid):

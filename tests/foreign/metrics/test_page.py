@@ -229,8 +229,8 @@ def test_the_page_says_what_is_degraded(daemon, browser):
     os.rename(daemon.disk, kept)
     try:
         wait("the page says that it is degraded", lambda: text_of(browser, "verdict-text") == "Degraded: 1 problem.")
-        expect(f"LUN 1 of {IQN}: " in text_of(browser, "reasons"), text_of(browser, "reasons"))
-        expect([row[2][0] for row in table(browser, "luns-table")] == ["Ready", "Not ready"], "the table does not say so")
+        wait("the page has the reason", lambda: f"LUN 1 of {IQN}: " in text_of(browser, "reasons"))
+        wait("the table says so", lambda: [row[2][0] for row in table(browser, "luns-table")] == ["Ready", "Not ready"])
         wait("the log says so as well", lambda: "disk.img" in text_of(browser, "events-list"))
         judge(browser, "degraded", 380, "light")
     finally:
@@ -262,7 +262,7 @@ def test_the_page_says_that_the_daemon_is_gone_and_comes_back_with_it(tmp_path, 
         daemon.process.terminate()
         daemon.process.wait(PATIENCE_S)
         wait("the page says that the daemon is gone", lambda: text_of(browser, "verdict-text").startswith("The daemon does not answer."))
-        expect(text_of(browser, "connection") == "Not connected", text_of(browser, "connection"))
+        wait("the page says that it is not connected", lambda: text_of(browser, "connection") == "Not connected")
         browser.picture(PICTURES / "gone-light-1280.png")
         again = subprocess.Popen(daemon.process.args, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=daemon.log,
                                  preexec_fn=servers.die_with_parent)
@@ -278,7 +278,7 @@ def test_a_token_is_asked_for_and_kept_in_the_tab_only(tmp_path, browser):
     with Daemon(tmp_path / "token", f'token_file = "{token}"\n') as daemon:
         browser.open(f"http://127.0.0.1:{daemon.http}/", 380, 900, "dark")
         wait("the page asks for a token", lambda: browser.evaluate("document.getElementById('login').checkVisibility()"))
-        expect(browser.evaluate("document.activeElement.id") == "token", "the field has not the focus")
+        wait("the field has the focus", lambda: browser.evaluate("document.activeElement.id") == "token")
 
         def sign_in(text):
             browser.ask("Input.insertText", {"text": text})

@@ -4,23 +4,18 @@ import json
 import os
 import signal
 import subprocess
-import time
 
 import servers
 from listening import free_port, listeners
+from verdicts import eventually
 
 # After so long a server hangs that did not open its socket, or a condition that did not come true, seconds.
-WAIT_MAX_S = 60
+WAIT_MAX_S = 120
 
 
 def wait_for(what, condition):
     """Waits until a condition is true, and returns what it returned."""
-    deadline = time.monotonic() + WAIT_MAX_S
-    while not (found := condition()):
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"{what} did not happen within {WAIT_MAX_S} s")
-        time.sleep(0.01)
-    return found
+    return eventually(condition, what, WAIT_MAX_S)
 
 
 class NbdServer:
@@ -124,6 +119,10 @@ class Targe(servers.Targe):
     def log_says(self, words):
         """Waits for a line of the log."""
         wait_for(f"{words!r} in the log", lambda: words in self.log_of_this_run())
+
+    def expect_away(self, number=0):
+        """The daemon says that the server or process of a unit does not answer, at the latest a little after a host was told so."""
+        wait_for("the reason why the unit is not ready", lambda: "does not answer" in (self.unit(number)["not_ready"] or ""))
 
     def unit(self, number=0):
         """What the daemon tells of a unit."""

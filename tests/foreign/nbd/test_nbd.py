@@ -104,8 +104,13 @@ def test_a_server_that_loses_what_was_not_flushed_is_killed_and_nothing_is_lost(
         file.truncate(SIZE)
     words = ("--filter=cache", "file", str(disk), "cache=writeback")
     with nbdkit(tmp_path, *words) as nbd, targe(tmp_path, export(nbd.uri()), reactor=reactor) as server:
-        kill_while_verifying(server, nbd)
-        server.log_says("writes that it may have lost were repeated")
+        # A verification can be through with its writes before the first kill.
+        words = "writes that it may have lost were repeated"
+        for _ in range(5):
+            kill_while_verifying(server, nbd)
+            if words in server.log_of_this_run():
+                break
+        server.log_says(words)
         code, data, _ = read(server, "--bs=1M")
         server.stop()
         nbd.end(signal.SIGKILL)
@@ -120,7 +125,8 @@ def test_errors_and_silence_of_one_export_reach_its_hosts_only(tmp_path):
     # nbdkit 1.32.4 to 1.33.9 abort when a client leaves while more than one of its threads has a reply to send.
     silent = nbdkit(slow, "--threads=1", "--filter=delay", "memory", "8M", "rdelay=20ms")
     with broken, silent:
-        luns = (export(broken.uri()), export(silent.uri(), reconnect_timeout="1s"), Lun(medium="ram", size=SIZE))
+        # A busy machine takes seconds for an answer.
+        luns = (export(broken.uri()), export(silent.uri(), reconnect_timeout="8s"), Lun(medium="ram", size=SIZE))
         with targe(tmp_path, *luns) as server:
             others = start_verify(server, "--count=1000", unit=2)
             fail.touch()
@@ -133,7 +139,7 @@ def test_errors_and_silence_of_one_export_reach_its_hosts_only(tmp_path):
             silent.send(signal.SIGSTOP)
             code, _, said = read(server, "--bs=64K", unit=1)
             expect(code != 0 and "NOT READY" in said.upper(), f"a read without an answer: {code} {said}")
-            expect("does not answer" in server.unit(1)["not_ready"], f"{server.unit(1)}")
+            server.expect_away(1)
             silent.send(signal.SIGCONT)
             wait_for("the return", lambda: not server.unit(1)["not_ready"])
             finish(start_verify(server, "--count=50", unit=1))
@@ -254,6 +260,7 @@ def test_a_server_that_comes_late_is_waited_for_and_hosts_see_what_the_operator_
     image.write_bytes(os.urandom(MIB))
     nbd = qemu_nbd(tmp_path, str(image), "raw")
     with targe(tmp_path, Lun("ram", MIB), export(nbd.uri())) as server:
+        wait_for("the other LUN", lambda: server.unit(0)["not_ready"] is None)
         other, late = server.unit(0), server.unit(1)
         expect(other["not_ready"] is None and late["not_ready"], f"{late}")
         ready = subprocess.run([server.binary, "info", server.url(1)], capture_output=True, text=True, timeout=60)

@@ -76,7 +76,8 @@ def test_a_process_that_is_silent_holds_up_its_own_hosts_only(tmp_path):
     disk = tmp_path / "disk"
     disk.write_bytes(bytes(SIZE))
     with qemu_storage_daemon(tmp_path, disk, "raw") as qemu:
-        luns = (device(qemu, reconnect_timeout="1s"), Lun(medium="ram", size=SIZE))
+        # A busy machine takes seconds for an answer.
+        luns = (device(qemu, reconnect_timeout="8s"), Lun(medium="ram", size=SIZE))
         with targe(tmp_path, *luns) as server:
             # The device is in use before its process is stopped.
             finish(start_verify(server, "--count=5"))
@@ -84,7 +85,7 @@ def test_a_process_that_is_silent_holds_up_its_own_hosts_only(tmp_path):
             qemu.send(signal.SIGSTOP)
             code, _, said = read(server, "--bs=64K")
             expect(code != 0 and "NOT READY" in said.upper(), f"a read without an answer: {code} {said}")
-            expect("does not answer" in server.unit()["not_ready"], f"{server.unit()}")
+            server.expect_away()
             qemu.send(signal.SIGCONT)
             wait_for("the return", lambda: not server.unit()["not_ready"])
             finish(start_verify(server, "--count=50"))
@@ -201,7 +202,7 @@ def test_commands_that_were_under_way_are_executed_once_by_the_process_that_come
         for restarts in (1, 2):
             # The commands are in the process, which dies before it executes them.
             process.restart()
-            wait_for("the return", lambda: log.read_text().count("goes on with") == restarts)
+            wait_for("the return", lambda: log.read_text().count("goes on with") >= restarts)
         hold.unlink()
         said, _ = write.communicate(timeout=VERIFY_MAX_S)
         expect(write.returncode == 0, said)
@@ -214,7 +215,8 @@ def test_commands_of_a_process_without_a_region_end_and_later_ones_wait_up_to_a_
     process, disk = scsi_back_end(tmp_path, "forgetful")
     hold, log = tmp_path / "disk.hold", tmp_path / "nbd.log"
     with process:
-        luns = (scsi(process, reconnect_timeout="1s"), Lun(medium="ram", size=SIZE))
+        # A busy machine takes seconds for an answer.
+        luns = (scsi(process, reconnect_timeout="8s"), Lun(medium="ram", size=SIZE))
         with targe(tmp_path, *luns) as server:
             others = start_verify(server, "--count=300", unit=1)
             code, _, said = read(server, "--length=4K")
@@ -228,10 +230,10 @@ def test_commands_of_a_process_without_a_region_end_and_later_ones_wait_up_to_a_
             code, said = reading.wait(VERIFY_MAX_S), reading.stderr.read()
             expect(code == 0, f"{code} {said}")
             process.end(signal.SIGKILL)
-            server.log_says("commands wait up to 1s for its process")
+            server.log_says("commands wait up to 8s for its process")
             code, _, said = read(server, "--length=4K")
             expect(code != 0 and "NOT READY" in said.upper(), f"{code} {said}")
-            expect("does not answer" in server.unit()["not_ready"], f"{server.unit()}")
+            server.expect_away()
             finish(others)
             process.start()
             wait_for("the return", lambda: not server.unit()["not_ready"])
@@ -250,7 +252,7 @@ def start_read(server):
 def test_a_process_of_a_scsi_device_that_breaks_the_protocol_is_left_and_told_of(tmp_path, what, why):
     process, disk = scsi_back_end(tmp_path)
     with process:
-        with targe(tmp_path, scsi(process, reconnect_timeout="1s"), Lun(medium="ram", size=SIZE)) as server:
+        with targe(tmp_path, scsi(process, reconnect_timeout="8s"), Lun(medium="ram", size=SIZE)) as server:
             finish(start_verify(server, "--count=20"))
             process.end(signal.SIGKILL)
             process.command = [*process.command, what]

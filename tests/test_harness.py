@@ -14,13 +14,14 @@ import pytest
 
 import building
 import ending
+import listening
 import servers
 import withheld
 from budgets import Budgets, Machine
 from counting import EXIT_CODE, LINES, READERS, RIG, TESTS, Excuses, Tally, conclude, in_ci, read_junit
 from guest.initiator import without_one_overtaken_login
 from recovery.damage import judge_counts
-from verdicts import expect
+from verdicts import eventually, expect
 
 pytestmark = pytest.mark.without_targe
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -366,6 +367,24 @@ def test_excuses_one_overtaken_login():
     for said, complaints in (([overtaken, given_up], []), ([overtaken], []), ([overtaken, error], [error]), ([given_up], [given_up]),
                              ([overtaken, given_up, given_up], [given_up]), ([overtaken, given_up] * 2, [overtaken, given_up])):
         expect(left(said) == complaints, f"of {said} is left {left(said)}")
+
+
+def test_no_rig_chooses_the_port_of_another(monkeypatch):
+    """Also before a server listens on it."""
+    monkeypatch.setattr(listening, "PORTS", range(21000, 21050))
+    other = "import sys; sys.path.append(sys.argv[1]); import listening; listening.PORTS = range(21000, 21050); print(listening.free_port(), flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", other, os.path.join(HERE, "foreign")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as rig:
+        theirs = int(rig.stdout.readline())
+        ours = [listening.free_port() for _ in range(30)]
+        rig.communicate("\n")
+    assert len(set(ours)) == 30 and theirs not in ours, (theirs, ours)
+
+
+def test_waits_for_what_comes_late_and_tells_what_never_comes():
+    looks = iter((None, 0, "", "found"))
+    assert eventually(lambda: next(looks), "it comes") == "found"
+    with pytest.raises(AssertionError, match="within 0 s it is not so: the log has 3 lines"):
+        eventually(lambda: False, lambda: f"the log has {1 + 2} lines", 0)
 
 
 def test_extends_a_limit_by_what_was_withheld():

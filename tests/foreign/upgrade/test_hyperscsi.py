@@ -18,7 +18,7 @@ from verdicts import expect, same
 
 UPGRADES = 6
 INITIATORS = 3
-pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(300), pytest.mark.own_process(limit_s=280)]
+pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(900), pytest.mark.own_process(limit_s=800)]
 
 
 class Served:

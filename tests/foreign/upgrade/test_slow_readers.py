@@ -18,7 +18,7 @@ NAMES, NAME_LEN = 40, 200
 SEGMENT, BUFFER = 536, 4096
 # The most that logins may delay an upgrade, and some time for the rest of it, seconds.
 UPGRADE_MAX_S = 4
-pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(900)]
 
 
 class ManyTargets(Replaced):

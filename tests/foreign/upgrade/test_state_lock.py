@@ -17,7 +17,7 @@ from upgrade.uncommitted import receive, send
 from verdicts import expect, same
 
 IN_USE = "another targe is running: it uses the state directory"
-pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.servers("targe"), pytest.mark.timeout(900)]
 
 
 def lock(folder):

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from csi.driver import NODE, WAIT_S
-from csi.test_csi import MIB, Refused, code_of, driver_of, ends_well, reflinks
+from csi.test_csi import MIB, Refused, again, code_of, driver_of, ends_well, reflinks
 from verdicts import expect, same
 
 pytestmark = pytest.mark.servers("targe")
@@ -168,16 +168,3 @@ def test_a_driver_that_is_killed_leaves_whole_groups(request, tmp_path, reflinks
     volume = driver.calls.create("last", 4 * MIB)
     driver.calls.delete(volume)
     ends_well(request, driver)
-
-
-def again(call, *words):
-    """Repeats a call, as Kubernetes does: where something goes on for a call before, and where a busy machine does not end the commands of a
-    volume within the time for which a snapshot holds them."""
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        try:
-            return call(*words)
-        except Refused as refused:
-            is_passing = any(why in str(refused) for why in ("under way", "do not end within"))
-            expect(time.monotonic() < deadline and is_passing, str(refused))
-            time.sleep(0.05)

@@ -9,7 +9,7 @@ import pytest
 from csi.calls import MULTI_READER, SINGLE_WRITER
 from csi.driver import NODE
 from csi.test_csi import (  # noqa: F401 (reflinks is a fixture)
-    CAP_SYS_RESOURCE, MIB, code_of, driver_of, ends_well, has_capability, need_loop, reflinks, tool,
+    CAP_SYS_RESOURCE, MIB, again, code_of, driver_of, ends_well, has_capability, need_loop, reflinks, tool,
 )
 from verdicts import eventually, expect, same
 
@@ -43,7 +43,7 @@ def test_a_read_only_copy_of_a_volume_in_use_has_what_was_synced(request, tmp_pa
             file.write(f"synced {number}")
             file.flush()
             os.fsync(file.fileno())
-    snapshot = calls.snapshot("in use", volume)
+    snapshot = again(calls.snapshot, "in use", volume)
     calls.node_unpublish(volume, target)
     calls.unstage(volume, staged)
     calls.unpublish(volume, NODE)

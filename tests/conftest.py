@@ -1,5 +1,6 @@
 """What all rigs share: their options, which target is judged, skips in CI, and a summary that tells why each failed test failed."""
 
+import contextlib
 import os
 import random
 import sys
@@ -9,6 +10,7 @@ import pytest
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "foreign")]
 
+import namespaces
 import processes
 import servers
 from counting import Excuses, in_ci, one_line
@@ -50,6 +52,15 @@ def pytest_configure(config):
     config.fresh_seed = config.getoption("seed")
     if config.fresh_seed is None:
         config.fresh_seed = random.SystemRandom().randrange(1 << 32)
+
+
+def pytest_sessionstart():
+    """What a rig mounts is its own. A namespace that another rig makes meanwhile would have copies of its mounts, which keep loop devices and
+    servers of FUSE busy when this rig has unmounted them."""
+    if namespaces.is_real_root():
+        # Some containers forbid it.
+        with contextlib.suppress(OSError):
+            namespaces.hide_mounts()
 
 
 def see_nothing_of_the_machine():

@@ -15,6 +15,7 @@ import pytest
 import building
 import ending
 import listening
+import namespaces
 import servers
 import withheld
 from budgets import Budgets, Machine
@@ -378,6 +379,12 @@ def test_no_rig_chooses_the_port_of_another(monkeypatch):
         ours = [listening.free_port() for _ in range(30)]
         rig.communicate("\n")
     assert len(set(ours)) == 30 and theirs not in ours, (theirs, ours)
+
+
+def test_a_rig_has_its_mounts_for_itself():
+    """No namespace that another rig makes has copies of them."""
+    if namespaces.is_real_root():
+        assert os.readlink("/proc/self/ns/mnt") != os.readlink(f"/proc/{os.getppid()}/ns/mnt")
 
 
 def test_waits_for_what_comes_late_and_tells_what_never_comes():

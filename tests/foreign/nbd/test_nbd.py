@@ -96,6 +96,16 @@ def kill_while_verifying(server, nbd):
     finish(verify)
 
 
+def kill_until_writes_are_repeated(server, nbd):
+    """Kills the server while blocks are written that it loses. A verification can be through with its writes before the first kill."""
+    words = "writes that it may have lost were repeated"
+    for _ in range(5):
+        kill_while_verifying(server, nbd)
+        if words in server.log_of_this_run():
+            break
+    server.log_says(words)
+
+
 @both_engines
 def test_a_server_that_loses_what_was_not_flushed_is_killed_and_nothing_is_lost(tmp_path, reactor):
     """The cache filter keeps writes in a file without a name until they are flushed: a kill loses them."""
@@ -104,13 +114,7 @@ def test_a_server_that_loses_what_was_not_flushed_is_killed_and_nothing_is_lost(
         file.truncate(SIZE)
     words = ("--filter=cache", "file", str(disk), "cache=writeback")
     with nbdkit(tmp_path, *words) as nbd, targe(tmp_path, export(nbd.uri()), reactor=reactor) as server:
-        # A verification can be through with its writes before the first kill.
-        words = "writes that it may have lost were repeated"
-        for _ in range(5):
-            kill_while_verifying(server, nbd)
-            if words in server.log_of_this_run():
-                break
-        server.log_says(words)
+        kill_until_writes_are_repeated(server, nbd)
         code, data, _ = read(server, "--bs=1M")
         server.stop()
         nbd.end(signal.SIGKILL)

@@ -17,7 +17,8 @@ import servers
 from exports import NbdServer, device, qemu_storage_daemon, wait_for
 from libiscsi.suite import Runner, build_counter, list_suites
 from servers import MIB, Export, Lun
-from test_nbd import SIZE, VERIFY_MAX_S, both_engines, finish, kill_while_verifying, read, start_verify, targe
+from test_nbd import (SIZE, VERIFY_MAX_S, both_engines, finish, kill_until_writes_are_repeated, kill_while_verifying, read, start_verify,
+                      targe)
 from verdicts import expect
 
 # One suite of libiscsi for each kind of command that becomes another request.
@@ -47,8 +48,7 @@ def test_a_qcow2_image_loses_nothing_that_qemu_held_in_memory_when_it_was_killed
     image = tmp_path / "disk.qcow2"
     subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", image, str(SIZE)], check=True, timeout=60)
     with qemu_storage_daemon(tmp_path, image, "qcow2") as qemu, targe(tmp_path, device(qemu)) as server:
-        kill_while_verifying(server, qemu)
-        server.log_says("writes that it may have lost were repeated")
+        kill_until_writes_are_repeated(server, qemu)
         code, data, said = read(server, "--bs=1M")
         expect(code == 0, said)
         server.stop()

@@ -212,7 +212,7 @@ def test_the_reservation_of_a_host_that_is_gone_is_removed_and_stays_removed(dae
 def test_a_snapshot_is_made_in_the_folder_of_the_disk_only(daemon):
     other = os.path.join(daemon.folder, "other")
     os.makedirs(other)
-    for path in (os.path.join(other, "copy"), "/tmp/copy", os.path.join(daemon.folder, "state", "copy")):
+    for path in (os.path.join(other, "copy"), os.path.join(os.path.dirname(daemon.folder), "copy"), os.path.join(daemon.folder, "state", "copy")):
         status, value, _ = daemon.call("POST", "/api/v1/snapshot-lun", {"target": IQN, "lun": 1, "path": path})
         expect((status, "in the folder of the LUN's file" in value["message"]) == (422, True), f"{path}: {status} {value}")
         expect(not os.path.exists(path), path)

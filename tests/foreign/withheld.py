@@ -110,8 +110,9 @@ class Standstill(threading.Thread):
         self.join()
 
     def run(self):
-        before = time.monotonic()
-        while not self.ends.wait(self.INTERVAL_S):
+        before, is_over = time.monotonic(), False
+        while not is_over:
+            is_over = self.ends.wait(self.INTERVAL_S)
             now = time.monotonic()
             self.longest = max(self.longest, now - before - self.INTERVAL_S)
             before = now

@@ -42,8 +42,7 @@ impl Engine {
         self.limits.lenient_names = lenient;
     }
 
-    /// Allows this many connections at a time. The bound never shrinks; the driver limits how many connections
-    /// there are.
+    /// Allows this many connections at a time. The bound never shrinks; the driver limits how many there are.
     pub fn allow_connections(&mut self, connections_max: u32) {
         self.limits.connections_max = self.limits.connections_max.max(connections_max);
     }

@@ -582,7 +582,7 @@ fn a_changed_depth_counts_for_the_sessions_at_hand_and_takes_nothing_back() {
     let now = world.now;
     world.engine.set_session_limits(now, depth(16), [].into());
     assert_eq!((reach(&mut world, conn), reach(&mut world, other)), (16, 16));
-    // The statuses that a connection retains are those of two of the deepest windows, in addition to the rest.
+    // A connection retains the statuses of two of the deepest windows, and some more.
     let retained = world.engine.unacked_max();
     world.engine.set_session_limits(now, depth(1), [(up.target, depth(32))].into());
     assert_eq!(world.engine.unacked_max(), retained + 2 * (32 - 16));

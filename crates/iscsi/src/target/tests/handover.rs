@@ -821,3 +821,11 @@ fn immediate_data_that_was_cut_off_does_not_keep_a_session_busy() {
         assert_ne!(reason(&world), Some(BusyReason::Command), "{is_replaced}");
     }
 }
+
+#[test]
+fn the_alias_of_an_initiator_goes_with_its_session() {
+    let mut world = World::with(Limits::default(), several(0));
+    world.login(&["InitiatorAlias=host7"]);
+    let (_, up) = move_session(&mut world, 50);
+    assert_eq!(up.initiator_alias.as_deref(), Some("host7"));
+}

@@ -109,6 +109,7 @@ fn a_session_that_does_not_log_out_as_requested_ends_at_every_recovery_level() {
         request_logout(&mut world);
         world.pass(Duration::from_secs(4));
         assert_eq!(ends(&mut world), [SessionEnd::TimedOut], "{level}");
+        assert_eq!(world.engine.stats().dropped, 1);
         assert_eq!(world.engine.sessions().count(), 0);
     }
 }

@@ -192,3 +192,16 @@ fn no_order_of_logouts_and_losses_leaves_a_session_without_a_connection() {
         }
     }
 }
+
+#[test]
+fn half_a_close_is_a_logout_only_of_the_last_connection_and_below_level_2() {
+    for (level, count, is_logout) in
+        [(0, 1, true), (1, 1, true), (0, 2, false), (1, 2, false), (2, 1, false), (2, 2, false)]
+    {
+        let (mut world, conns, _) = mcs::session(level, count);
+        let half_closed = world.engine.received_eof(world.now, conns[0]);
+        assert_eq!(half_closed, is_logout, "level {level}, {count} connections");
+        world.drain();
+        assert_eq!(world.engine.sessions().count(), usize::from(!is_logout));
+    }
+}

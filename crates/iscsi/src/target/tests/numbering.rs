@@ -147,3 +147,21 @@ fn a_fence_falls_with_the_logout_of_the_connection_that_it_waits_for() {
     logout(&mut world, conns[1], LogoutReason::CloseConnection, 1);
     assert_eq!(world.expect::<TmfResponse>(conns[0]).itt, reset.itt);
 }
+
+#[test]
+fn a_connection_that_has_logged_out_is_not_read_while_it_closes() {
+    let (mut world, conns, _) = session(0, 2);
+    let (itt, cmd_sn) = world.numbers(conns[1]);
+    let (reason, exp_stat_sn) = (LogoutReason::CloseConnection, StatSn(0));
+    let request = LogoutRequest { immediate: true, reason, itt, cid: 1, cmd_sn, exp_stat_sn };
+    let late = world.command(conns[1]);
+    let bytes = [request.encode(), late.encode()].map(|bhs| world.frame(conns[1], bhs, &[], &[]));
+    world.engine.received(world.now, conns[1], &bytes[0], &world.names);
+    assert!(world.engine.poll_event().is_none());
+    // The logout is finished, and the driver has not closed the connection yet.
+    world.engine.received(world.now, conns[1], &bytes[1], &world.names);
+    world.drain();
+    assert_eq!(world.expect::<LogoutResponse>(conns[1]).itt, itt);
+    world.expect_silence(conns[1]);
+    assert_eq!((world.engine.stats().bugs, world.engine.sessions().count()), (0, 1));
+}

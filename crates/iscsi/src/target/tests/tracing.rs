@@ -261,3 +261,20 @@ fn a_trace_shows_the_sessions_that_it_selects_until_it_or_they_end() {
     world.start(conn, &command, &[]);
     assert!(all.take().is_empty());
 }
+
+#[test]
+fn a_session_that_logs_in_while_a_trace_is_on_is_shown_only_if_the_trace_selects_it() {
+    for (target, is_shown) in [(None, true), (Some(TARGET), true), (Some("iqn.2026-01.test:other"), false)] {
+        let mut world = World::new();
+        let (kept, sessions) = Kept::start(&mut world, Kept { target, ..Kept::default() });
+        assert_eq!(sessions, 0);
+        let (conn, _) = world.login(&[]);
+        kept.take();
+        let command = world.command(conn);
+        let task = world.start(conn, &command, &[]).task;
+        world.finish(task, Finish::good(0));
+        let opcodes: Vec<_> = kept.take().iter().map(|pdu| pdu.opcode).collect();
+        let expected: &[_] = if is_shown { &[Opcode::SCSI_COMMAND, Opcode::SCSI_RESPONSE] } else { &[] };
+        assert_eq!(opcodes, expected, "{target:?}");
+    }
+}

@@ -47,7 +47,7 @@ impl Rig {
         // Others on this host use some, and take the first loop device that is free.
         let exclusive = rustix::fs::OFlags::EXCL.bits().cast_signed();
         let is_unused =
-            |path: &&PathBuf| fs::File::options().read(true).custom_flags(exclusive).open(path).is_ok();
+            |path: &&PathBuf| File::options().read(true).custom_flags(exclusive).open(path).is_ok();
         let device = devices.iter().rev().find(is_unused).or(devices.last()).unwrap().clone();
         let number = Path::new("/sys/block").join(device.file_name().unwrap()).join("diskseq");
         let number = fs::read_to_string(number).unwrap();

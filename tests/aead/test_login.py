@@ -94,11 +94,12 @@ class Connection:
         flags = stage << 2 | (0 if following is None else 0x80 | following)
         length = len(text) + (87 if login_key else 0)
         header = bytes([0x43, flags, 0, 0, 0]) + length.to_bytes(3, "big") + bytes.fromhex("800000000001" "0000" "01020304" "00000000")
+        header += self.cmd_sn.to_bytes(4, "big")
         if login_key:
             value = self.confirmation(login_key, "initiator", header + text)
             text += b"X-org.targe.confirm=0x" + value.hex().encode() + b"\0"
         self.hashed += header + text
-        self.socket.sendall(header + self.cmd_sn.to_bytes(4, "big") + bytes(20) + text + bytes(-len(text) % 4))
+        self.socket.sendall(header + bytes(20) + text + bytes(-len(text) % 4))
         answer = self.stream.read(48)
         assert answer[0] == 0x23, answer.hex()
         text = self.stream.read(-(-int.from_bytes(answer[5:8], "big") // 4) * 4)[:int.from_bytes(answer[5:8], "big")]
@@ -106,8 +107,8 @@ class Connection:
             raise Refusal(answer[36:38].hex())
         assert answer[1] == flags, "the target moves to the stage that the initiator asked for"
         self.tsih, self.stat_sn = int.from_bytes(answer[14:16], "big"), int.from_bytes(answer[24:28], "big") + 1
-        # The TSIH and the reserved bytes count as zeros.
-        counted = answer[:14] + bytes(2) + answer[16:20] + bytes(4)
+        # The TSIH, the reserved bytes and the StatSN count as zeros.
+        counted = answer[:14] + bytes(2) + answer[16:20] + bytes(8)
         if login_key:
             value = self.confirmation(login_key, "target", counted + text[:-87])
             assert text[-87:] == b"X-org.targe.confirm=0x" + value.hex().encode() + b"\0"
@@ -127,7 +128,7 @@ class Connection:
         first = [(b"X-org.targe.user", user), (b"X-org.targe.ke1", b"0x" + client.ke1.hex().encode())]
         before = self.hashed
         text = self.exchange(0, None, first)
-        request = self.hashed[len(before):len(self.hashed) - 24 - len(text)]
+        request = self.hashed[len(before):len(self.hashed) - 28 - len(text)]
         context = hashlib.sha512(before + request).digest()
         cost = tuple(int(number) for number in re.search(rb"X-org\.targe\.stretch=([0-9,]+)\0", text)[1].split(b","))
         assert cost[0] <= 262144 and cost[0] * cost[1] <= 983040 and cost[2] <= 16

@@ -50,7 +50,7 @@ def login_pdus():
         stage, following = STAGES[exchange]
         flags = stage << 2 | (0 if following is None else 0x80 | following)
         header = bytes([0x43 if request else 0x23, flags, 0, 0, 0]) + len(text).to_bytes(3, "big")
-        header += bytes.fromhex("800000000001" "0000" "01020304") + bytes([0, 5 if request else 0, 0, 0])
+        header += bytes.fromhex("800000000001" "0000" "01020304") + bytes([0, 5 if request else 0, 0, 0]) + (1 if request else 0).to_bytes(4, "big")
         yield ("initiator" if request else "target"), header, text
         exchange += not request
 

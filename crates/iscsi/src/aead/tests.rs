@@ -407,6 +407,7 @@ fn a_change_to_any_part_of_a_login_changes_the_transcript() {
         LoginRequest { tsih: 1, ..original },
         LoginRequest { itt: 1, ..original },
         LoginRequest { cid: 1, ..original },
+        LoginRequest { cmd_sn: 2, ..original },
         LoginRequest { data: b"a=c\0", ..original },
         LoginRequest { data: b"a=b\0\0", ..original },
     ];

@@ -102,9 +102,9 @@ impl RecordKeySeed {
     }
 }
 
-/// How many bytes of a Login PDU's header are part of the transcript: all that both sides have the same view
-/// of before the session exists. Sequence numbers and status follow.
-const HEADER_LEN: usize = 24;
+/// How many bytes of a Login PDU's header are part of the transcript: up to the CmdSN of a request, with which
+/// a session begins. The other sequence numbers, which the records confirm, and the status follow.
+const HEADER_LEN: usize = 28;
 
 fn request_header(request: &LoginRequest<'_>) -> [u8; HEADER_LEN] {
     let flags = flags(request.transit, request.cont, request.csg.0, request.nsg.0);
@@ -113,18 +113,19 @@ fn request_header(request: &LoginRequest<'_>) -> [u8; HEADER_LEN] {
         [0x43, flags, request.version_max, request.version_min],
         request.data.len(),
         (request.isid, request.tsih, request.itt),
-        [c0, c1, 0, 0],
+        ([c0, c1, 0, 0], request.cmd_sn),
     )
 }
 
 fn response_header(response: &LoginResponse) -> [u8; HEADER_LEN] {
     let flags = flags(response.transit, response.cont, response.csg.0, response.nsg.0);
-    // The TSIH of a new session is not known when the last response is confirmed; `finish` adds it.
+    // The TSIH of a new session is not known when the last response is confirmed; `finish` adds it. Nor is the
+    // StatSN, which stands where a request has its CmdSN.
     header(
         [0x23, flags, response.version_max, response.version_active],
         response.data.len(),
         (response.isid, 0, response.itt),
-        [0; 4],
+        ([0; 4], 0),
     )
 }
 
@@ -136,12 +137,13 @@ fn header(
     first: [u8; 4],
     data_len: usize,
     (isid, tsih, itt): ([u8; 6], u16, u32),
-    last: [u8; 4],
+    (cid, cmd_sn): ([u8; 4], u32),
 ) -> [u8; HEADER_LEN] {
     let mut out = [0; HEADER_LEN];
     // The length of additional header segments, 0, and that of the data segment share four bytes.
     let lengths = u32::try_from(data_len).unwrap_or(u32::MAX).to_be_bytes();
-    let parts = [&first[..], &lengths, &isid, &tsih.to_be_bytes(), &itt.to_be_bytes(), &last];
+    let (tsih, itt, cmd_sn) = (tsih.to_be_bytes(), itt.to_be_bytes(), cmd_sn.to_be_bytes());
+    let parts = [&first[..], &lengths, &isid, &tsih, &itt, &cid, &cmd_sn];
     for (to, from) in out.iter_mut().zip(parts.into_iter().flatten()) {
         *to = *from;
     }

@@ -164,7 +164,7 @@ on_a_cable! {
             let wait = Duration::from_millis(20);
             std::thread::sleep(wait);
             a.until(&mut b, |a, _| a.frames() == count);
-            // No frame is older than what has passed since it was sent, give or take what the clocks differ by.
+            // A frame is no older than the time since it was sent; the clocks may differ a little.
             let most = began.elapsed() + Duration::from_millis(500);
             for heard in a.take_frames() {
                 assert!((wait..most).contains(&heard.age), "{engine:?}: {:?}, {most:?}", heard.age);

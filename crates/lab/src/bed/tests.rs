@@ -56,7 +56,7 @@ fn a_shaped_link_carries_the_payload_of_the_wire() {
             println!("MTU {mtu}: {found:?}");
             assert!((found.expected.unwrap() - megabytes * 1e6).abs() < 1e3);
             let deviation = found.deviation_percent().unwrap();
-            // Nothing makes a link faster than the wire; what a busy machine left in buffers can look like it.
+            // Nothing makes a link faster than the wire; data that a busy machine left in buffers seems to.
             assert!(deviation < 5.0);
             deviation.abs() < 1.0
         });

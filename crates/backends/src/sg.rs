@@ -180,8 +180,8 @@ impl SgSpec {
         Ok(opened)
     }
 
-    /// Opens the device and locks it, and asks for its names only: INQUIRY takes no unit attention. The length
-    /// of its blocks is not known.
+    /// Opens the device and locks it, and asks for its names only: INQUIRY takes no unit attention. The
+    /// length of its blocks is not known.
     pub(crate) fn open_quietly(&self) -> Result<OpenSg, SgError> {
         let mut device = self.open_node()?;
         match lock(device.locked(), &self.path, false) {

@@ -13,8 +13,8 @@ use crate::mailbox::{Receiver, Sender, channel};
 /// How long the main thread waits for all media together that it looks at.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(3);
 
-/// The most threads that the work of one call begins with. If there are more directories, some share a thread.
-/// As many again can follow links.
+/// The most threads that the work of one call begins with. If there are more directories, some share a
+/// thread. As many again can follow links.
 const THREADS_MAX: usize = 256;
 
 /// How many links are followed one after the other, as by the kernel.

@@ -2,6 +2,7 @@
 //! it.
 
 mod cached_changes;
+mod device_return;
 mod in_flight;
 
 use alloc::boxed::Box;
@@ -12,9 +13,7 @@ use base::buffer::{DataList, Pool};
 use base::int_cast::to_usize;
 use base::time::{Duration, Instant};
 use store::Store;
-use store::api::{
-    Capabilities, DeviceReturn, Durability, Failure, Fault, Op, OpAction, OpId, OpOutput, Space,
-};
+use store::api::{Capabilities, Durability, Failure, Fault, Op, OpAction, OpId, OpOutput, Space};
 
 use crate::range_lock::{AccessKind, ByteRange, LockRequest, RangeLocks, Waiter};
 use crate::task::TaskId;
@@ -167,11 +166,6 @@ impl MediumAccess {
     /// Returns whether the medium does not answer now.
     pub(crate) fn is_away(&self) -> bool {
         self.store.is_away()
-    }
-
-    /// Returns, once, that the device which the medium is was away and is there again.
-    pub(crate) fn take_return(&mut self) -> Option<DeviceReturn> {
-        self.store.take_return()
     }
 
     /// Returns the last bytes of the image of a writable disc, if the medium is one.

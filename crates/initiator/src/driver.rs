@@ -161,9 +161,9 @@ impl Driver {
         self.sessions.guard(now, session, lun, identity);
     }
 
-    /// Guards a unit with its capacity: a unit of this LUN with blocks of another length is another device, as
-    /// for [`Self::guard`], and so is one without a name whose number of blocks has changed. It is checked in
-    /// every new session, and after a unit attention that says that the capacity or the device may have
+    /// Guards a unit with its capacity: a unit of this LUN with blocks of another length is another device,
+    /// as for [`Self::guard`], and so is one without a name whose number of blocks has changed. It is checked
+    /// in every new session, and after a unit attention that says that the capacity or the device may have
     /// changed.
     pub(crate) fn guard_capacity(&mut self, session: SessionId, lun: Lun, capacity: DiskCapacity) {
         let now = self.reactor.now();

@@ -108,9 +108,9 @@ pub(super) fn interrupt(settings: &NodeSettings, staged: &Staged) -> CsiResult<(
     delete_left(settings, staged)
 }
 
-/// Deletes the ublk device of a volume that has no record yet: an earlier publication left it, and its requests
-/// are older than what other nodes have written since. A volume with a record keeps its device, even if it is
-/// not noted: drivers of earlier versions noted none.
+/// Deletes the ublk device of a volume that has no record yet: an earlier publication left it, and its
+/// requests are older than what other nodes have written since. A volume with a record keeps its device, even
+/// if it is not noted: drivers of earlier versions noted none.
 pub(super) fn delete_unrecorded(settings: &NodeSettings, staged: &Staged) -> CsiResult<()> {
     match Files::of(settings, staged).process() {
         Some(_) => Ok(()),

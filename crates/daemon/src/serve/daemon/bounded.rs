@@ -36,9 +36,10 @@ const OPEN_MAX: Duration = Duration::from_secs(5);
 /// The same, if servers have some of the media. An attempt to connect to a server ends before.
 const SERVER_OPEN_MAX: Duration = Duration::from_secs(12);
 
-/// How long a change waits for the next file to be enlarged, which takes no time on a file system that answers,
-/// and for the storage of a file that is fully provisioned to be allocated. Signals and other changes wait as
-/// long, and a program that wants to change the configuration file waits for 30 seconds in all.
+/// How long a change waits for the next file to be enlarged, which takes no time on a file system that
+/// answers, and for the storage of a file that is fully provisioned to be allocated. Signals and other
+/// changes wait as long, and a program that wants to change the configuration file waits for 30 seconds in
+/// all.
 const GROW_MAX: Duration = Duration::from_secs(5);
 const ALLOCATE_MAX: Duration = Duration::from_secs(20);
 

@@ -34,7 +34,8 @@ use std::sync::Arc;
 
 use base::buffer::{Bytes, DataList, PAGE, Pool};
 use drivers::files::{
-    Errno, FallocateMode, FileError, FileOp, FileOpKind, FileOutcome, FileQueue, IoFile, NOT_BEGUN, ReadBufs, ReleasedFile,
+    Errno, FallocateMode, FileError, FileOp, FileOpKind, FileOutcome, FileQueue, IoFile, NOT_BEGUN, ReadBufs,
+    ReleasedFile,
 };
 use store::Store;
 use store::api::{

@@ -102,8 +102,8 @@ impl RecordKeySeed {
     }
 }
 
-/// How many bytes of a Login PDU's header are part of the transcript: up to the CmdSN of a request, with which
-/// a session begins. The other sequence numbers, which the records confirm, and the status follow.
+/// How many bytes of a Login PDU's header are part of the transcript: up to the CmdSN of a request, with
+/// which a session begins. The other sequence numbers, which the records confirm, and the status follow.
 const HEADER_LEN: usize = 28;
 
 fn request_header(request: &LoginRequest<'_>) -> [u8; HEADER_LEN] {
@@ -119,8 +119,8 @@ fn request_header(request: &LoginRequest<'_>) -> [u8; HEADER_LEN] {
 
 fn response_header(response: &LoginResponse) -> [u8; HEADER_LEN] {
     let flags = flags(response.transit, response.cont, response.csg.0, response.nsg.0);
-    // The TSIH of a new session is not known when the last response is confirmed; `finish` adds it. Nor is the
-    // StatSN, which stands where a request has its CmdSN.
+    // The TSIH of a new session is not known when the last response is confirmed; `finish` adds it. Nor is
+    // the StatSN, which stands where a request has its CmdSN.
     header(
         [0x23, flags, response.version_max, response.version_active],
         response.data.len(),

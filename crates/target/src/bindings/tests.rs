@@ -1,5 +1,6 @@
 use alloc::rc::Rc;
 
+use super::lost::{LOST_LUNS_MAX, LOST_MAX};
 use super::*;
 use crate::nexus::TargetNumber;
 
@@ -138,7 +139,8 @@ fn a_port_that_comes_back_leads_to_its_disk_or_to_none() {
 fn a_session_that_continues_either_of_two_records_finds_no_disk_where_they_differ() {
     const NEW_PORT: RelativePort = RelativePort(3);
     // The tag of the only portal is changed twice. The second time it is a new one, or the first one again.
-    for (port, is_restarted) in [(NEW_PORT, false), (NEW_PORT, true), (OTHER_PORT, false), (OTHER_PORT, true)] {
+    for (port, is_restarted) in [(NEW_PORT, false), (NEW_PORT, true), (OTHER_PORT, false), (OTHER_PORT, true)]
+    {
         let mut bindings = Bindings::default();
         bindings.has_ports(&[OTHER_PORT]);
         bindings.session_begins(&name(1), OTHER_PORT);

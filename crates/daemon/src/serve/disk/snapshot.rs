@@ -122,7 +122,12 @@ impl Snapshot {
 
 impl Inner {
     /// Begins a snapshot: writes what is in the page cache.
-    pub(super) fn begin_snapshot(&mut self, id: SnapshotId, to: Arc<ReleasedFile>, mut reporter: SnapshotReporter) {
+    pub(super) fn begin_snapshot(
+        &mut self,
+        id: SnapshotId,
+        to: Arc<ReleasedFile>,
+        mut reporter: SnapshotReporter,
+    ) {
         let obstacle = match (&self.withheld, &self.snapshot) {
             (Some(why), _) => Some(why.clone()),
             (None, Some(_)) => Some("another snapshot of it is under way".to_owned()),

@@ -103,7 +103,11 @@ fn a_folder_with_another_copy_on_write_attribute_is_told_apart_from_a_file_syste
 /// Begins a snapshot, and goes as far as that the disk has written out.
 fn written_out(disk: &Disk, reports: &Sender<SnapshotReport>, folder: &Path) {
     let file = File::options().write(true).create(true).truncate(true).open(folder.join("copy.img"));
-    disk.begin_snapshot(SnapshotId(1), Arc::new(file.unwrap().into()), SnapshotReporter::new(0, reports.clone()));
+    disk.begin_snapshot(
+        SnapshotId(1),
+        Arc::new(file.unwrap().into()),
+        SnapshotReporter::new(0, reports.clone()),
+    );
     step_ended(disk, Ok(()));
 }
 

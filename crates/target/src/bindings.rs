@@ -14,8 +14,8 @@
 //! which no longer concerns the target ports through which the initiator has logged out. It still holds for
 //! all other ones, because the initiator may continue a lost session when the portal is back. What it has
 //! used since then counts for such a session, too, if a target port of that is gone as well: the portal may
-//! have got another tag, or its former one again. Both records become one, and a LUN under which they differ
-//! leads to no disk.
+//! have got another tag, or its former one again. The former record has the LUNs of both then, and a LUN under
+//! which they differ leads to no disk.
 
 mod lost;
 
@@ -161,18 +161,22 @@ impl Bound {
         }
     }
 
-    /// Adds another record of the same I_T nexus. A LUN under which the two have different disks leads to
-    /// none.
+    /// Adds another record of the same I_T nexus.
     fn agree_with(&mut self, other: Self) {
-        self.is_sealed |= other.is_sealed;
-        for (number, disk) in other.luns {
-            if *self.luns.entry(number).or_insert(disk) != disk {
-                self.luns.remove(&number);
+        self.agree_on_luns(&other.luns, other.is_sealed);
+        self.ports.extend(other.ports);
+        self.released.retain(|port| other.released.contains(port));
+    }
+
+    /// Adds the LUNs of another record. A LUN under which the two have different disks leads to none.
+    fn agree_on_luns(&mut self, luns: &BTreeMap<u16, DiskId>, is_sealed: bool) {
+        self.is_sealed |= is_sealed;
+        for (number, disk) in luns {
+            if *self.luns.entry(*number).or_insert(*disk) != *disk {
+                self.luns.remove(number);
                 self.is_sealed = true;
             }
         }
-        self.ports.extend(other.ports);
-        self.released.retain(|port| other.released.contains(port));
     }
 
     /// Adds the LUNs of an older former record. It concerns every port that one of both concerns.
@@ -225,21 +229,19 @@ impl Bindings {
         }
     }
 
-    /// Makes the records of an I_T nexus one if nothing shows which of them the first session with a target
-    /// port continues: the former one concerns this port, and the initiator cannot continue all sessions of
-    /// the present one where it lost them.
+    /// Adds what an I_T nexus has used since its former record to this record, if nothing shows which of both
+    /// its first session with a target port continues: the former record concerns this port, and the initiator
+    /// cannot continue all sessions of the present record where it lost them.
     fn unite_if_unclear(&mut self, name: &NexusName, port: RelativePort) {
         let is_gone = |claimed: &RelativePort| !self.has_port(name.target, *claimed);
         let present = self.nexuses.get(name).filter(|bound| !bound.ports.contains_key(&port));
-        let is_unclear = present.is_some_and(|bound| bound.ports.keys().any(is_gone))
-            && self.former.get(name).is_some_and(|former| former.concerns(port));
-        if is_unclear
-            && let Some(former) = self.remove_former(name)
-            && let Some(bound) = self.nexuses.get_mut(name)
-        {
-            bound.agree_with(former);
-            self.changes += 1;
-        }
+        let Some(present) = present.filter(|bound| bound.ports.keys().any(is_gone)) else { return };
+        let Some(former) = self.former.get_mut(name).filter(|former| former.concerns(port)) else { return };
+        former.agree_on_luns(&present.luns, present.is_sealed);
+        // The session may be continued through any other port later. Only sessions that live are known to be
+        // later ones.
+        former.released.retain(|released| present.ports.get(released).is_some_and(|sessions| *sessions > 0));
+        self.changes += 1;
     }
 
     /// Records that a session of an I_T nexus with a target port has ended. `deliberately` is whether its

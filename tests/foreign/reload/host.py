@@ -63,14 +63,12 @@ class Record:
         return self.luns.get(lun, None if self.is_sealed else disk) == disk
 
     def unite(self, other):
-        """What holds for both: a LUN under which they differ leads nowhere."""
+        """Adds the LUNs of another record: one under which they differ leads nowhere."""
         for lun, disk in other.luns.items():
             if self.luns.setdefault(lun, disk) != disk:
                 del self.luns[lun]
                 self.is_sealed = True
         self.is_sealed |= other.is_sealed
-        self.groups |= other.groups
-        self.released &= other.released
 
 
 class Host:
@@ -121,8 +119,8 @@ class Host:
         self.group = group
         former = self.concerned()
         if former and group not in self.present.groups and self.present.groups:
-            self.present.unite(former)
-            self.former = former = None
+            former.unite(self.present)
+            former.released = set()
         for record in filter(None, (self.present, former)):
             record.groups.add(group)
         self.present.released.discard(group)
@@ -142,6 +140,8 @@ class Host:
             if self.former:
                 present.unite(self.former)
                 present.luns = {} if present.is_sealed else present.luns
+                present.groups |= self.former.groups
+                present.released &= self.former.released
             self.former = present
 
     def log_in(self, port, iqn, user, group=1):

@@ -103,7 +103,8 @@ impl RecordKeySeed {
 }
 
 /// How many bytes of a Login PDU's header are part of the transcript: up to the CmdSN of a request, with
-/// which a session begins. The other sequence numbers, which the records confirm, and the status follow.
+/// which a session begins. The other sequence numbers and the status follow, which the owners of the
+/// connections set.
 const HEADER_LEN: usize = 28;
 
 fn request_header(request: &LoginRequest<'_>) -> [u8; HEADER_LEN] {

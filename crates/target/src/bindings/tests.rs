@@ -173,6 +173,41 @@ fn a_session_that_continues_either_of_two_records_finds_no_disk_where_they_diffe
 }
 
 #[test]
+fn a_session_that_lives_keeps_its_disk_when_another_one_is_unclear() {
+    const THIRD_PORT: RelativePort = RelativePort(3);
+    const NEW_PORT: RelativePort = RelativePort(4);
+    let mut bindings = lost_through_the_other_port();
+    bindings.has_ports(&[PORT, THIRD_PORT]);
+    bindings.session_begins(&name(1), THIRD_PORT);
+    bindings.session_ended(Instant(0), &name(1), THIRD_PORT, true);
+    bindings.ended(&name(1), true);
+    // The initiator has logged out of both. It uses another disk, and the tag of one portal changes.
+    bindings.begins(&name(1));
+    bindings.session_begins(&name(1), THIRD_PORT);
+    bindings.bind(&name(1), 0, DiskId(8));
+    bindings.session_ended(Instant(0), &name(1), THIRD_PORT, false);
+    bindings.has_ports(&[PORT, NEW_PORT]);
+    bindings.session_begins(&name(1), NEW_PORT);
+    bindings.bind(&name(1), 5, DiskId(9));
+    for is_restarted in [false, true] {
+        if is_restarted {
+            bindings = bindings.restarted();
+            bindings.session_begins(&name(1), NEW_PORT);
+            bindings.rebind(&name(1), NEW_PORT, 0, DiskId(8));
+            bindings.begins(&name(1));
+        }
+        assert_eq!(bindings.disk_of(&name(1), NEW_PORT, 0), Some(DiskId::UNKNOWN), "7 or 8");
+        assert_eq!(bindings.disk_of(&name(1), PORT, 0), Some(DiskId(8)), "this session was never in doubt");
+        assert_eq!(bindings.disk_of(&name(1), PORT, 5), Some(DiskId(9)));
+    }
+    // A lost session may be the one in doubt.
+    bindings.session_ended(Instant(0), &name(1), NEW_PORT, false);
+    bindings.has_ports(&[PORT, THIRD_PORT]);
+    bindings.session_begins(&name(1), THIRD_PORT);
+    assert_eq!(bindings.disk_of(&name(1), THIRD_PORT, 0), Some(DiskId::UNKNOWN));
+}
+
+#[test]
 fn a_former_record_that_a_session_uses_outlives_the_port_that_it_waits_for() {
     const NEW_PORT: RelativePort = RelativePort(3);
     let mut bindings = lost_through_the_other_port();

@@ -72,9 +72,16 @@ impl Place {
     }
 }
 
-/// Divides work at one place into that which belongs there, and that of media which are elsewhere because a
-/// link leads there, by the name of the other place. Waits if this place hangs.
-pub(crate) fn follow_links<T>(work: Vec<(Place, T)>) -> (Vec<T>, BTreeMap<PathBuf, Vec<(Place, T)>>) {
+/// Work at one place, divided by where links lead.
+pub(crate) struct DividedWork<T> {
+    /// The work on media that are at the place.
+    pub(crate) here: Vec<T>,
+    /// The work on media that are elsewhere because a link leads there, by the name of the other place.
+    pub(crate) elsewhere: BTreeMap<PathBuf, Vec<(Place, T)>>,
+}
+
+/// Divides work at one place by where links lead. Waits if this place hangs.
+pub(crate) fn follow_links<T>(work: Vec<(Place, T)>) -> DividedWork<T> {
     let (mut here, mut elsewhere) = (Vec::new(), BTreeMap::<_, Vec<_>>::new());
     for (place, work) in work {
         match place.leads_to() {
@@ -82,7 +89,7 @@ pub(crate) fn follow_links<T>(work: Vec<(Place, T)>) -> (Vec<T>, BTreeMap<PathBu
             Some(other) => elsewhere.entry(other.name.clone()).or_default().push((other, work)),
         }
     }
-    (here, elsewhere)
+    DividedWork { here, elsewhere }
 }
 
 /// Returns the directory of a file, or the path of a device, without `..`.
@@ -158,6 +165,9 @@ pub(crate) fn of_or_late<T: Send + 'static>(
 /// A piece of work, and its place in the order.
 type Piece<F> = (usize, F);
 
+/// The place of a piece of work in the order, and its result. `None` stands for a piece that did not begin.
+type Outcome<T> = (usize, Option<T>);
+
 /// The work at one place.
 struct Group<F> {
     work: Vec<(Place, Piece<F>)>,
@@ -167,8 +177,8 @@ struct Group<F> {
 
 /// What the threads of one call share.
 struct Runner<T, L> {
-    /// The channel of results, as long as the caller waits. `None` is a piece that did not begin.
-    done: Mutex<Option<Sender<(usize, Option<T>)>>>,
+    /// The channel of results, as long as the caller waits.
+    done: Mutex<Option<Sender<Outcome<T>>>>,
     late: L,
     /// How many more threads may follow links.
     more: AtomicUsize,
@@ -203,7 +213,7 @@ where
             work.into_iter().for_each(|(_, piece)| self.work(piece));
             return;
         }
-        let (here, elsewhere) = follow_links(work);
+        let DividedWork { here, elsewhere } = follow_links(work);
         let mut left = Vec::new();
         for work in elsewhere.into_values() {
             let take = |more: usize| more.checked_sub(1);
@@ -238,7 +248,7 @@ where
 
 fn collect<T: Send + 'static>(
     results: &mut [Option<T>],
-    ended: &Receiver<(usize, Option<T>)>,
+    ended: &Receiver<Outcome<T>>,
     mut running: usize,
     wait: Wait,
 ) {

@@ -25,6 +25,7 @@ use base::ether::EtherPort;
 use base::state_machine::PortalId;
 use drivers::ether::{PortConfig, PortSocket, Steering};
 use hyperscsi::frame::SID_AT;
+use tls::MovedRelay;
 
 use super::activation::InheritedSockets;
 use super::admin_api::Shared;
@@ -48,6 +49,7 @@ use super::state::StateDir;
 use super::state_writer::{self, StateThread, StateWriter};
 use super::tls_portals::{TlsPortals, tls_of};
 use super::upgrade::Succession;
+use super::upgrade::successor::Sessions;
 use super::{Ended, ServeError, Started, cartridge_losses, core_dumps, http_api, media, panics};
 use crate::admin::server::Server;
 use crate::answers::ANSWER_MAX;
@@ -198,12 +200,8 @@ impl Daemon {
         let shared = Arc::new(shared);
         let Sockets { inherited, admin, http: http_socket, .. } = sockets;
         let mut admin = admin.prepare(Arc::clone(&shared) as Arc<_>)?;
-        let mut relays = Vec::new();
-        if let Some((succession, sessions)) = succession.as_mut().zip(sessions) {
-            relays = succession.take_over(sessions, &reactors, &runtime)?;
-            go_on(&reactors, router.as_ref());
-            succession.serving();
-        }
+        let given_up = succession.as_mut().zip(sessions);
+        let relays = take_over_sessions(given_up, (&reactors, router.as_ref()), &runtime)?;
         // From here on nothing may end a process that has taken over: no other one has the sessions.
         provisional.commit();
         admin.begin();
@@ -489,6 +487,19 @@ fn unless_successor<T>(
         }
         Err(error) => Err(error),
     }
+}
+
+/// Serves the sessions that another process gives up, if one does. Returns the relays of its TLS connections.
+fn take_over_sessions(
+    given_up: Option<(&mut Succession, Sessions)>,
+    (reactors, router): (&[ReactorThread], Option<&Router>),
+    runtime: &RuntimeConfig,
+) -> Result<Vec<(PortalId, MovedRelay)>, ServeError> {
+    let Some((succession, sessions)) = given_up else { return Ok(Vec::new()) };
+    let relays = succession.take_over(sessions, reactors, runtime)?;
+    go_on(reactors, router);
+    succession.serving();
+    Ok(relays)
 }
 
 /// Lets parked reactors and their router serve.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use target::units::UnitId;
 
 use super::{KeyEvidence, LateMedia, Stage, UnreadMedium, is_missing, missing_secret, server};
-use crate::answers::{self, ANSWER_MAX, Place};
+use crate::answers::{self, ANSWER_MAX, DividedWork, Place};
 use crate::config::{Medium, Unit};
 use crate::mailbox::Sender;
 use crate::os_error;
@@ -131,7 +131,7 @@ impl LateMedia {
         }
         let (late, state, events, of) = (self.clone(), state.clone(), events.clone(), name.clone());
         let work = move || {
-            let (here, elsewhere) = answers::follow_links(media);
+            let DividedWork { here, elsewhere } = answers::follow_links(media);
             for (name, media) in elsewhere {
                 late.open_at(name, media, &state, &events);
             }

@@ -218,7 +218,7 @@ fn start(
     let (sender, receiver) = channel();
     let may_wait = flags.waits_for_media() && succession.is_none();
     let watch = StartWatch::start(may_wait).map_err(ServeError::Thread)?;
-    signals::watch(sender.clone(), watch.clone()).map_err(ServeError::Thread)?;
+    signals::watch(sender.clone(), watch.stopper()).map_err(ServeError::Thread)?;
     panics::install_hook(sender.clone());
     if flags.is_default_disk() {
         create_state_dir(&flags, &environment, &watch)?;

@@ -8,7 +8,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
 use super::daemon_event::DaemonEvent;
-use super::start_watch::StartWatch;
+use super::start_watch::StartStopper;
 
 /// Signals within this time count as one request: `timeout` and some supervisors signal a process and then
 /// its process group.
@@ -19,7 +19,7 @@ const EXIT_FAILED: i32 = 1;
 
 /// Handles the signals of the process from now on. A second signal to stop ends the process at once. `start`
 /// ends a start that waits for a file which does not answer.
-pub(super) fn watch(occasions: Sender<DaemonEvent>, start: StartWatch) -> io::Result<()> {
+pub(super) fn watch(occasions: Sender<DaemonEvent>, start: StartStopper) -> io::Result<()> {
     // SIGXFSZ would kill a daemon whose file reached the file size limit of its process; with a handler, the
     // write fails with EFBIG.
     let mut signals = Signals::new([SIGHUP, SIGTERM, SIGINT, SIGXFSZ])?;

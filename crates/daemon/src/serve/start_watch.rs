@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::exit;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::service_manager;
@@ -17,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// How long a step may take before the log names its file: longer than a slow disk takes.
 const SILENT_MAX: Duration = Duration::from_secs(10);
 
-/// How long a start waits in all that may not wait for storage.
+/// How long a start that may not wait for storage waits in each step.
 const STRICT_MAX: Duration = Duration::from_secs(20);
 
 /// How often a start that waits reports to the service manager.
@@ -27,9 +28,13 @@ const REPORT: Duration = Duration::from_secs(10);
 const EXIT_STOPPED: i32 = 0;
 const EXIT_FAILED: i32 = 1;
 
-/// The watch over a start. Clones share it.
-#[derive(Clone, Debug)]
+/// The watch over a start, which lasts until this is dropped.
+#[derive(Debug)]
 pub(super) struct StartWatch(Arc<Watched>);
+
+/// Reports a signal to the watch over a start, if that still lasts.
+#[derive(Debug)]
+pub(super) struct StartStopper(Weak<Watched>);
 
 #[derive(Debug)]
 struct Watched {
@@ -70,15 +75,19 @@ enum Act {
 pub(super) struct StepGuard<'w>(&'w Watched);
 
 impl StartWatch {
-    /// Starts the thread of the watch, which ends when the last clone is dropped.
+    /// Starts the thread of the watch.
     ///
     /// # Errors
     /// The error of the system.
     pub(super) fn start(may_wait: bool) -> io::Result<Self> {
         let watch = Self::without_thread(may_wait);
-        let watched = Arc::downgrade(&watch.0);
-        std::thread::Builder::new().name("start".to_owned()).spawn(move || look_after(&watched))?;
+        watch.spawn_thread()?;
         Ok(watch)
+    }
+
+    fn spawn_thread(&self) -> io::Result<JoinHandle<()>> {
+        let watched = Arc::downgrade(&self.0);
+        std::thread::Builder::new().name("start".to_owned()).spawn(move || look_after(&watched))
     }
 
     fn without_thread(may_wait: bool) -> Self {
@@ -101,14 +110,24 @@ impl StartWatch {
         StepGuard(&self.0)
     }
 
+    /// Returns what reports signals to the watch. It does not keep the watch alive.
+    pub(super) fn stopper(&self) -> StartStopper {
+        StartStopper(Arc::downgrade(&self.0))
+    }
+}
+
+impl StartStopper {
     /// Records that a signal has asked for the end. The main thread handles it, unless its step waits for a
     /// file that does not answer.
     pub(super) fn stop(&self) {
-        self.0.is_stopping.store(true, Ordering::Release);
+        if let Some(watched) = self.0.upgrade() {
+            watched.is_stopping.store(true, Ordering::Release);
+        }
     }
 }
 
 impl Drop for StepGuard<'_> {
+    /// Waits while the thread decides, and does what it decided: the process must not end in a later step.
     fn drop(&mut self) {
         if let Some(Step { file, report_at: Some(_), .. }) = self.0.step().take() {
             crate::info!("{file} answers");
@@ -121,25 +140,34 @@ impl Watched {
         self.step.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn look(&self, now: Instant) -> Act {
-        let mut step = self.step();
-        let Some(step) = step.as_mut() else { return Act::Nothing };
-        let waited = now.saturating_duration_since(step.since);
+    /// Looks at the step that is in progress, and lets `act` do what is to be done. The main thread cannot
+    /// leave the step meanwhile.
+    fn look(&self, now: Instant, act: impl FnOnce(Act)) {
+        if let Some(step) = self.step().as_mut() {
+            act(step.decide(now, self.is_stopping.load(Ordering::Acquire)));
+        }
+    }
+}
+
+impl Step {
+    fn decide(&mut self, now: Instant, is_stopping: bool) -> Act {
+        let waited = now.saturating_duration_since(self.since);
         if waited < SILENT_MAX {
             return Act::Nothing;
         }
-        let is_named = step.report_at.is_some();
-        if is_named && self.is_stopping.load(Ordering::Acquire) {
+        let is_named = self.report_at.is_some();
+        // The log names no file for which the start may not wait, until that ends the start.
+        if is_stopping && (is_named || !self.may_wait) {
             return Act::Stop;
         }
-        if !step.may_wait {
-            return if waited < STRICT_MAX { Act::Nothing } else { Act::Fail(step.file.clone()) };
+        if !self.may_wait {
+            return if waited < STRICT_MAX { Act::Nothing } else { Act::Fail(self.file.clone()) };
         }
-        if step.report_at.is_some_and(|at| now < at) {
+        if self.report_at.is_some_and(|at| now < at) {
             return Act::Nothing;
         }
-        step.report_at = Some(now + REPORT);
-        if is_named { Act::Report(step.file.clone()) } else { Act::Name(step.file.clone()) }
+        self.report_at = Some(now + REPORT);
+        if is_named { Act::Report(self.file.clone()) } else { Act::Name(self.file.clone()) }
     }
 }
 
@@ -147,22 +175,26 @@ fn look_after(watched: &Weak<Watched>) {
     loop {
         std::thread::sleep(LOOK);
         let Some(watched) = watched.upgrade() else { return };
-        let report = |file: &str| service_manager::waiting(&format!("Waiting for {file}"), 3 * REPORT);
-        match watched.look(Instant::now()) {
-            Act::Nothing => {}
-            Act::Name(file) => {
-                crate::error!("{file} does not answer; the start waits until it does");
-                report(&file);
-            }
-            Act::Report(file) => report(&file),
-            Act::Stop => {
-                crate::info!("stopped");
-                end(EXIT_STOPPED);
-            }
-            Act::Fail(file) => {
-                crate::error!("{file} does not answer");
-                end(EXIT_FAILED);
-            }
+        watched.look(Instant::now(), carry_out);
+    }
+}
+
+fn carry_out(act: Act) {
+    let report = |file: &str| service_manager::waiting(&format!("Waiting for {file}"), 3 * REPORT);
+    match act {
+        Act::Nothing => {}
+        Act::Name(file) => {
+            crate::error!("{file} does not answer; the start waits until it does");
+            report(&file);
+        }
+        Act::Report(file) => report(&file),
+        Act::Stop => {
+            crate::info!("stopped");
+            end(EXIT_STOPPED);
+        }
+        Act::Fail(file) => {
+            crate::error!("{file} does not answer");
+            end(EXIT_FAILED);
         }
     }
 }
@@ -179,7 +211,9 @@ mod tests {
 
     /// Returns what the thread does so many seconds after the beginning of the step.
     fn look(watch: &StartWatch, since: Instant, seconds: u64) -> Act {
-        watch.0.look(since + Duration::from_secs(seconds))
+        let mut done = Act::Nothing;
+        watch.0.look(since + Duration::from_secs(seconds), |act| done = act);
+        done
     }
 
     #[test]
@@ -193,7 +227,7 @@ mod tests {
         assert_eq!(look(&watch, since, 11), Act::Name("/state".to_owned()));
         assert_eq!(look(&watch, since, 12), Act::Nothing);
         assert_eq!(look(&watch, since, 22), Act::Report("/state".to_owned()));
-        watch.stop();
+        watch.stopper().stop();
         assert_eq!(look(&watch, since, 23), Act::Stop);
         drop(step);
         assert_eq!(look(&watch, since, 24), Act::Nothing, "the main thread handles the signal");
@@ -216,5 +250,48 @@ mod tests {
         let since = Instant::now();
         assert_eq!(look(&watch, since, 21), Act::Name("/dev/fd/63".to_owned()));
         assert_eq!(look(&watch, since, 100), Act::Report("/dev/fd/63".to_owned()));
+    }
+
+    #[test]
+    fn a_start_that_may_not_wait_stops() {
+        let watch = StartWatch::without_thread(false);
+        watch.stopper().stop();
+        let _step = watch.step(Path::new("/state"));
+        let since = Instant::now();
+        assert_eq!(look(&watch, since, 5), Act::Nothing, "the main thread may handle the signal");
+        assert_eq!(look(&watch, since, 11), Act::Stop);
+    }
+
+    #[test]
+    fn the_main_thread_does_not_go_on_while_the_process_ends() {
+        let watch = StartWatch::without_thread(false);
+        let step = watch.step(Path::new("/state"));
+        let late = Instant::now() + STRICT_MAX;
+        let (goes_on, has_gone_on) = crate::mailbox::channel();
+        std::thread::scope(|threads| {
+            watch.0.look(late, |act| {
+                assert_eq!(act, Act::Fail("/state".to_owned()));
+                threads.spawn(move || {
+                    drop(step);
+                    goes_on.send(()).unwrap();
+                });
+                has_gone_on.recv_timeout(Duration::from_millis(300)).unwrap_err();
+            });
+            has_gone_on.recv_timeout(Duration::from_secs(60)).unwrap();
+        });
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_start_although_signals_are_still_handled() {
+        let watch = StartWatch::without_thread(true);
+        let thread = watch.spawn_thread().unwrap();
+        let stopper = watch.stopper();
+        drop(watch);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !thread.is_finished() {
+            assert!(Instant::now() < deadline, "the thread goes on");
+            std::thread::sleep(LOOK);
+        }
+        stopper.stop();
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use backends::sg::{MovedSg, OpenSg, SgError, SgSpec, SgStore};
 use drivers::files::{Errno, FileQueue};
 use store::Store;
-use store::api::{Capabilities, Completion, DeviceInfo, DeviceReturn, Failure, Fault, Op};
+use store::api::{Capabilities, Completion, DeviceInfo, DeviceReturn, Failure, Fault, Op, OpId, OpOutput};
 
 use crate::os_error;
 
@@ -38,6 +38,10 @@ struct Inner {
     is_gone: bool,
     /// How the device is there again, until the unit has taken it.
     back: Option<DeviceReturn>,
+    /// The commands that have not ended, apart from those below. The task set of the unit bounds them.
+    in_flight: Vec<OpId>,
+    /// The commands that were submitted before the device returned, and have not ended.
+    in_flight_before: Vec<OpId>,
     /// Completions of commands that had no device to go to.
     refused: VecDeque<Completion>,
 }
@@ -169,6 +173,7 @@ impl Inner {
     fn new(state: State, path: PathBuf, label: String, is_process: bool) -> Self {
         let (presence, told_away) = (Presence::Connected, [None; 2]);
         let (errors, told, says_away, is_gone) = (0, None, false, false);
+        let (in_flight, in_flight_before) = (Vec::new(), Vec::new());
         let (back, refused) = (None, VecDeque::new());
         Self {
             state,
@@ -182,6 +187,8 @@ impl Inner {
             says_away,
             is_gone,
             back,
+            in_flight,
+            in_flight_before,
             refused,
         }
     }
@@ -195,6 +202,7 @@ impl Inner {
         match result {
             Ok(()) => {
                 self.is_gone = false;
+                self.in_flight_before.append(&mut self.in_flight);
                 self.back = is_return.then_some(match self.is_process {
                     true => DeviceReturn::Reconnected,
                     false => DeviceReturn::Restarted,
@@ -219,6 +227,24 @@ impl Inner {
             }
         }
         true
+    }
+
+    /// Handles the end of a command.
+    fn ended(&mut self, id: OpId, result: &Result<OpOutput, Failure>, error: Option<Errno>) {
+        let is_of_before = remove(&mut self.in_flight_before, id);
+        if !is_of_before {
+            remove(&mut self.in_flight, id);
+        }
+        match result {
+            // The device that returned was not given the command. A process can be away again.
+            Err(failure) if failure.fault == Fault::Gone && is_of_before && !self.is_process => {
+                self.errors = self.errors.saturating_add(1);
+            }
+            Err(failure) => _ = self.failed(*failure, error),
+            // It answers again. A process reports that by itself.
+            Ok(_) if !self.is_process => self.is_gone = false,
+            Ok(_) => {}
+        }
     }
 
     /// Counts a failure, and logs it unless another one was logged less than [`TELL_EVERY`] ago. Returns
@@ -249,6 +275,12 @@ impl Inner {
         crate::error!("{}: {}: {what}{error}{advice}", self.label, self.path.display());
         true
     }
+}
+
+/// Removes a command from a list. Returns whether it was there.
+fn remove(commands: &mut Vec<OpId>, id: OpId) -> bool {
+    let at = commands.iter().position(|command| *command == id);
+    at.map(|at| commands.swap_remove(at)).is_some()
 }
 
 fn is_recent(told: Option<Instant>) -> bool {
@@ -283,7 +315,10 @@ impl Store for PassThrough {
     fn submit(&mut self, op: Op) {
         let inner = &mut *self.0.borrow_mut();
         match &mut inner.state {
-            State::Served(store) => store.submit(op),
+            State::Served(store) => {
+                inner.in_flight.push(op.id);
+                store.submit(op);
+            }
             State::Opened(_) | State::Failed => {
                 inner.refused.push_back(Completion { id: op.id, result: Err(Fault::Gone.into()) });
             }
@@ -302,18 +337,15 @@ impl Store for PassThrough {
             inner.reopened(news);
         }
         let (completion, error) = next?;
-        match completion.result {
-            Err(failure) => _ = inner.failed(failure, error),
-            // It answers again. A process reports that by itself.
-            Ok(_) if !inner.is_process => inner.is_gone = false,
-            Ok(_) => {}
-        }
+        inner.ended(completion.id, &completion.result, error);
         Some(completion)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use base::buffer::DataList;
+
     use super::*;
 
     #[test]
@@ -335,11 +367,33 @@ mod tests {
     }
 
     #[test]
+    fn a_command_that_was_submitted_before_the_device_returned_does_not_report_it_as_removed() {
+        let mut inner = Inner::new(State::Failed, PathBuf::from("/dev/sg9"), "LUN 0".to_owned(), false);
+        let gone = Err(Fault::Gone.into());
+        inner.in_flight.extend([1, 2, 3].map(OpId));
+        inner.ended(OpId(1), &gone, None);
+        assert!(inner.is_gone);
+        assert!(inner.reopened(Ok(())));
+        inner.in_flight.push(OpId(4));
+        for id in [3, 2] {
+            inner.ended(OpId(id), &gone, None);
+            assert!(!inner.is_gone, "command {id}");
+        }
+        assert_eq!(inner.errors, 3);
+        // The identifier can be used again.
+        inner.in_flight.push(OpId(2));
+        inner.ended(OpId(4), &gone, None);
+        assert!(inner.is_gone, "it was removed again");
+        inner.ended(OpId(2), &Ok(OpOutput::Done(DataList::new())), None);
+        assert!(!inner.is_gone && inner.in_flight.is_empty() && inner.in_flight_before.is_empty());
+    }
+
+    #[test]
     fn a_command_for_a_device_without_a_thread_ends() {
         let inner = Inner::new(State::Failed, PathBuf::from("/dev/sg9"), "LUN 0".to_owned(), false);
         let mut device = PassThrough(Rc::new(RefCell::new(inner)));
         assert!(device.is_away() && device.not_ready().is_some());
-        device.submit(Op { id: store::api::OpId(4), action: store::api::OpAction::Reset });
+        device.submit(Op { id: OpId(4), action: store::api::OpAction::Reset });
         let Some(Completion { id, result: Err(failure) }) = device.poll() else { panic!("it never ends") };
         assert_eq!((id.0, failure.fault), (4, Fault::Gone));
         assert!(device.poll().is_none());

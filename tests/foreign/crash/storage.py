@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import servers
-from listening import free_port, listens
+from listening import free_port, listeners, listens
 from verdicts import expect
 
 IQN = "iqn.2026-11.org.targe:lossy"
@@ -80,6 +80,10 @@ class Daemon:
             self.process.send_signal(how)
             self.process.wait(timeout=COMMAND_MAX_S)
             self.process = None
+            # The kernel closes what io_uring of a killed process held a moment after its end: a client would still connect to that.
+            deadline = time.monotonic() + COMMAND_MAX_S
+            while ("127.0.0.1", self.port) in listeners("self") and time.monotonic() < deadline:
+                time.sleep(0.01)
 
     def targe(self, *words, data=None):
         done = subprocess.run([servers.Targe.binary, *words], input=data, capture_output=True, timeout=COMMAND_MAX_S)

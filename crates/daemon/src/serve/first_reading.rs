@@ -42,8 +42,7 @@ impl FirstReading<'_> {
     /// has ended the start.
     pub(super) fn load(&self) -> Result<Loaded, ServeError> {
         loop {
-            let begin = |file: &Path| self.watch.reading(file);
-            let unusable = match Config::read_watched(self.flags, self.environment, begin) {
+            let unusable = match self.read_on_thread()? {
                 Ok(loaded) => return Ok(loaded),
                 Err(unusable) => *unusable,
             };
@@ -62,6 +61,18 @@ impl FirstReading<'_> {
                 InvalidConfig { report, .. } => return Err(ServeError::Config(report)),
             }
         }
+    }
+
+    /// Reads the configuration on a thread of its own. Linux gives a signal to the main thread before all
+    /// others, and a thread that waits for a file system takes none.
+    fn read_on_thread(&self) -> Result<Result<Loaded, Box<InvalidConfig>>, ServeError> {
+        let Self { flags, environment, watch, .. } = *self;
+        let read = || Config::read_watched(flags, environment, |file: &Path| watch.reading(file));
+        std::thread::scope(|threads| {
+            let thread = std::thread::Builder::new().name("configuration".to_owned());
+            let reading = thread.spawn_scoped(threads, read).map_err(ServeError::Thread)?;
+            Ok(reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        })
     }
 
     /// Returns whether missing media are no mistakes of a command line.

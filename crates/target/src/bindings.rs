@@ -14,8 +14,8 @@
 //! which no longer concerns the target ports through which the initiator has logged out. It still holds for
 //! all other ones, because the initiator may continue a lost session when the portal is back. What it has
 //! used since then counts for such a session, too, if a target port of that is gone as well: the portal may
-//! have got another tag, or its former one again. The former record has the LUNs of both then, and a LUN under
-//! which they differ leads to no disk.
+//! have got another tag, or its former one again. The former record has the LUNs of both then, and a LUN
+//! under which they differ leads to no disk.
 
 mod lost;
 
@@ -230,8 +230,8 @@ impl Bindings {
     }
 
     /// Adds what an I_T nexus has used since its former record to this record, if nothing shows which of both
-    /// its first session with a target port continues: the former record concerns this port, and the initiator
-    /// cannot continue all sessions of the present record where it lost them.
+    /// its first session with a target port continues: the former record concerns this port, and the
+    /// initiator cannot continue all sessions of the present record where it lost them.
     fn unite_if_unclear(&mut self, name: &NexusName, port: RelativePort) {
         let is_gone = |claimed: &RelativePort| !self.has_port(name.target, *claimed);
         let present = self.nexuses.get(name).filter(|bound| !bound.ports.contains_key(&port));

@@ -16,6 +16,7 @@ use device::drain::Drain;
 use device::library::{
     ChangeFailure, DriveName, LibraryChange, LibraryEvent, LibraryInput, MotionFailure, OperatorChange,
 };
+use drivers::files::ReleasedFile;
 use scsi::sense::{Asc, Sense};
 use target::units::UnitId;
 
@@ -33,7 +34,7 @@ pub(in crate::serve) struct ServedLibrary {
     canonical: PathBuf,
     label: String,
     /// Another descriptor of its lock, for a process that takes over.
-    lock: File,
+    lock: ReleasedFile,
     changes: Sender<LibraryChange>,
     /// The change that is being made, until the drives have given up what they lose.
     ejecting: Option<Ejecting>,
@@ -90,7 +91,7 @@ impl ReactorShard {
             path,
             canonical,
             label: label.to_owned(),
-            lock,
+            lock: lock.into(),
             changes,
             ejecting: None,
             operators: BTreeMap::new(),

@@ -40,7 +40,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Returns the place of a medium, as far as its path tells it.
+    /// Returns the place of a medium, as far as its path shows it.
     pub(crate) fn of(path: &Path) -> Self {
         Self { name: directory(path), path: Some(path.to_owned()), links: 0 }
     }

@@ -104,7 +104,7 @@ impl SgStore {
 
     /// Opens the device again if it was removed; [`Self::take_news`] tells the result. A device of
     /// another process opens itself. The device gets only commands that are submitted after
-    /// [`Self::take_news`] has told of its return.
+    /// [`Self::take_news`] has reported its return.
     pub fn reopen(&self, spec: SgSpec) {
         self.send(Request::Reopen(spec));
     }
@@ -226,7 +226,7 @@ struct Server {
     /// The device, unless it was removed.
     device: Option<Device>,
     /// The device that was opened again, until the reactor knows of it. Commands that were submitted before
-    /// that fail: no host was told that the device has forgotten its mode parameters, for example.
+    /// that fail: no host knows yet that the device has forgotten its mode parameters, for example.
     returned: Option<Device>,
     /// The names by which it is recognised when it returns.
     names: Vec<Vec<u8>>,

@@ -52,11 +52,11 @@ struct Step {
     since: Instant,
     /// Whether the start may wait for it.
     may_wait: bool,
-    /// When the service manager is to be told again that the start waits, once the log has said so.
+    /// When the thread reports to the service manager again, once the log has named the file.
     report_at: Option<Instant>,
 }
 
-/// What the thread does.
+/// What the thread of the watch does after a look at the step.
 #[derive(Debug, PartialEq, Eq)]
 enum Act {
     Nothing,
@@ -70,7 +70,7 @@ enum Act {
     Fail(String),
 }
 
-/// A step that is under way. It ends when this is dropped.
+/// A step of the start, which ends when this is dropped.
 #[must_use]
 pub(super) struct StepGuard<'w>(&'w Watched);
 

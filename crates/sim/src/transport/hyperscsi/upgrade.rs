@@ -46,9 +46,10 @@ impl HyperScsi {
         } else {
             self.counters.one("upgrades");
             self.handle_notices();
-            // A session that has ended does not move.
+            // A session that has ended does not move. A host may also not know yet that an earlier one has
+            // ended, although the target has a new session of it already.
             for host in &mut self.hosts {
-                host.untold = host.ended_by_target;
+                host.untold |= host.ended_by_target;
             }
             let stats = *self.shard.frame_stats();
             self.bugs += stats.bugs;

@@ -462,5 +462,5 @@ def test_names_a_stage_that_exceeds_its_budget_and_ends_one_that_hangs(tmp_path)
 
 def test_every_stage_has_a_budget():
     text = runpy.run_path(os.path.join(HERE, "everything"), run_name="stages")
-    names = {row[0] for rows in ("COMPILED", "UNIT", "RELEASE", "MEASURED", "BUSY", "WAITING", "ROTATION") for row in text[rows]}
+    names = {row[0] for rows in ("COMPILED", "UNIT", "RELEASE", "MEASURED", "BUSY", "WAITING", "IDLE", "ROTATION") for row in text[rows]}
     assert names == set(Budgets().rows)

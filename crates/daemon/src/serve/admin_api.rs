@@ -262,9 +262,9 @@ impl Shared {
             logins: counts.sum(|reactor| reactor.logins().0),
             failed_logins: counts.sum(|reactor| reactor.logins().1),
             rival_logins: counts.sum(|reactor| reactor.iscsi.rival_logins),
-            medium_errors: counts.units().map(|view| view.errors).sum(),
+            medium_errors: counts.units().map(|view| view.health.errors).sum(),
             not_ready: count(
-                counts.units().filter(|view| view.withheld.is_some()).count() + counts.late.len(),
+                counts.units().filter(|view| view.health.withheld.is_some()).count() + counts.late.len(),
             ),
             bugs: counts.bugs(),
             repairs: counts.reactors.iter().fold(Repairs::NONE, |sum, one| sum.with(&repairs(&one.iscsi))),
@@ -347,7 +347,7 @@ impl Shared {
                 };
                 let view = views.get(&id);
                 let stats = view.map(|view| view.report.stats).unwrap_or_default();
-                let is_rom = view.is_some_and(|view| view.is_rom);
+                let is_rom = view.is_some_and(|view| view.health.is_rom);
                 luns.push(Lun {
                     target: target.name.to_string(),
                     lun: mapped.lun,
@@ -363,7 +363,7 @@ impl Shared {
                     commands: stats.commands,
                     read_bytes: stats.read_bytes,
                     write_bytes: stats.write_bytes,
-                    medium_errors: view.map_or(0, |view| view.errors),
+                    medium_errors: view.map_or(0, |view| view.health.errors),
                     io_timeouts: stats.io_timeouts,
                     operations: counters::operations(&stats),
                     check_conditions: counters::check_conditions(&stats),
@@ -377,12 +377,12 @@ impl Shared {
                     delayed_ms: stats.delays.delayed_ns / 1_000_000,
                     waiting_commands: stats.waiting,
                     not_ready: match view {
-                        Some(view) => view.withheld.clone().or_else(|| view.not_ready.clone()),
+                        Some(view) => view.health.withheld.clone().or_else(|| view.not_ready.clone()),
                         None => Some(late.get(&id).cloned().unwrap_or_else(|| NOT_OPEN.to_owned())),
                     },
-                    lost_writes: view.and_then(|view| view.lost_writes.clone()),
-                    medium_failure: view.and_then(|view| view.failure.clone()),
-                    space: view.and_then(|view| view.space.as_ref()).map(|(_, space)| LunSpace {
+                    lost_writes: view.and_then(|view| view.health.lost_writes.clone()),
+                    medium_failure: view.and_then(|view| view.health.failure.clone()),
+                    space: view.and_then(|view| view.health.space.as_ref()).map(|(_, space)| LunSpace {
                         allocated_bytes: space.allocated,
                         promised_bytes: space.promised,
                         free_bytes: space.free,
@@ -390,7 +390,7 @@ impl Shared {
                 });
             }
         }
-        let files = views.values().filter_map(|view| view.space.as_ref());
+        let files = views.values().filter_map(|view| view.health.space.as_ref());
         let file_systems = FileSystemUse::of(files).into_iter().map(Into::into).collect();
         Ok(Luns { luns, file_systems: Some(file_systems) })
     }

@@ -1,5 +1,6 @@
 //! Drives for discs: the store of a drive, whose disc a reload replaces, and the images of discs.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,10 +15,20 @@ use serde::{Deserialize, Serialize};
 use store::Store;
 use store::api::{Capabilities, Completion, Fault, Op, OpAction, Space};
 use store::null::Null;
+use target::target::UnitReport;
 use target::units::UnitId;
 
+use super::disk::loss::{NotAccepted, SyncSender};
 use super::disk::{Disk, DiskInfo, ImageState, LEAVING_FLUSH};
+use super::lost_writes::LossSubject;
+use super::media::opened::{OpenedMedium, Place, PlacedMedium};
+use super::media::served::{LossRecorder, MediumHealth, ServedMedium, accept_of_unit};
+use super::media::{MediaError, loss};
 use super::medium_identity::MediumIdentity;
+use super::reactor_shard::counts::describe_not_ready;
+use super::reactor_shard::handover::Obstacle;
+use super::state::StateDir;
+use crate::config::Unit;
 use crate::disc_image;
 
 /// An opened image, which can be moved to the reactor that will serve it.
@@ -120,10 +131,19 @@ fn trailer_of(path: &Path, opened: &Opened) -> Result<Option<Vec<u8>>, OpenError
     read().map_err(failed)
 }
 
-impl DiscImage {
-    /// Returns the file of the image, and its path.
-    pub(super) fn opened(&mut self) -> (&mut Opened, PathBuf) {
-        (&mut self.opened, self.path.clone())
+/// A drive before it is on its reactor, with the image of the disc in it.
+#[derive(Debug)]
+pub(super) struct OpenDrive(pub(super) Option<DiscImage>);
+
+impl OpenedMedium for OpenDrive {
+    fn check_loss(&mut self, unit: &Unit, state: &StateDir) -> Result<Option<String>, MediaError> {
+        let Self(Some(DiscImage { opened, path, .. })) = self else { return Ok(None) };
+        let identity = MediumIdentity::of_opened(opened);
+        loss::check(unit, (opened, path), identity, state)
+    }
+
+    fn place(self: Box<Self>, Place { files, id, label, .. }: Place<'_>) -> PlacedMedium {
+        PlacedMedium::of(DiscDrive::new(self.0.map(|image| image.place(files, id, label))))
     }
 }
 
@@ -249,6 +269,77 @@ impl<S: Store + Clone> DiscDrive<S> {
         let former = std::mem::replace(&mut inner.disc, disc.map(LoadedDisc::new));
         let former = former.map(|former| LeavingDisc::new(former, Box::new(when_flushed)));
         inner.leaving.extend(former.filter(LeavingDisc::is_busy));
+    }
+}
+
+/// The daemon deals with the disc in the drive.
+impl ServedMedium for DiscDrive {
+    fn store(&self) -> Box<dyn Store> {
+        Box::new(self.clone())
+    }
+
+    fn configure(&self, unit: &Unit) {
+        self.disc().inspect(|disc| disc.configure(unit));
+    }
+
+    fn enable_write_cache(&self) {
+        self.disc().inspect(Disk::enable_write_cache);
+    }
+
+    fn health(&self) -> MediumHealth {
+        let of_disc = self.disc().map_or_else(MediumHealth::default, |disc| disc.health());
+        MediumHealth { is_rom: self.capabilities().read_only, ..of_disc }
+    }
+
+    fn why_not_ready(&self, report: &UnitReport) -> Option<Cow<'static, str>> {
+        if report.medium_present {
+            return report.not_ready.map(|sense| describe_not_ready(sense).into());
+        }
+        Some(match self.disc() {
+            Some(_) => "an initiator has ejected the disc".into(),
+            None => "there is no disc in the drive".into(),
+        })
+    }
+
+    fn record_losses(&self, unit: &Unit, recorder: LossRecorder<'_>, known: Option<&str>) {
+        self.disc().inspect(|disc| disc.record_losses(unit, recorder, known));
+    }
+
+    fn loss_subject(&self, unit: &Unit) -> Option<LossSubject> {
+        self.disc()?.loss_subject(unit)
+    }
+
+    fn begin_acceptance(&self, has_failed_flush: bool, done: SyncSender) -> Result<(), NotAccepted> {
+        match self.disc() {
+            Some(disc) => disc.begin_acceptance(has_failed_flush, done),
+            None => accept_of_unit(has_failed_flush, &done),
+        }
+    }
+
+    fn end_acceptance(&self, is_accepted: bool) -> bool {
+        self.disc().map_or(is_accepted, |disc| disc.end_acceptance(is_accepted))
+    }
+
+    fn accept_failure(&self) -> Option<String> {
+        self.disc()?.accept_failure()
+    }
+
+    fn obstacle(&self) -> Option<Obstacle> {
+        self.disc()?.obstacle()
+    }
+
+    fn busy(&self) -> Option<Obstacle> {
+        let leaving =
+            || self.has_leaving().then(|| "a disc that has left its drive has I/O under way".into());
+        self.disc().and_then(|disc| disc.busy()).or_else(leaving)
+    }
+
+    fn disk(&self) -> Option<Disk> {
+        self.disc()
+    }
+
+    fn drive(&self) -> Option<&DiscDrive> {
+        Some(self)
     }
 }
 

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use backends::open::{FileIdentity, Opened};
 use backends::store::{FileSpace, FileStore, SizeMeter};
@@ -22,14 +21,14 @@ use self::failures::Failures;
 use self::loss::{Loss, RecordLoss, SYNC_OP, Syncs};
 use self::snapshot::{Snapshot, SnapshotId, SnapshotOrder, SnapshotReporter};
 use crate::os_error;
+use crate::serve::log_throttle::LogThrottle;
 use crate::serve::medium_identity::MediumIdentity;
 
 mod failures;
 pub(super) mod loss;
+pub(super) mod opened;
+mod served;
 pub(super) mod snapshot;
-
-/// The least time between two logged failures of one disk; failures in between are counted.
-const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// The identifier of the operations of a snapshot. The numbers of a unit are lower: their upper half is a
 /// generation, which does not come that far.
@@ -222,8 +221,7 @@ struct Inner {
     withheld: Option<String>,
     errors: u64,
     failures: Failures,
-    told: Option<Instant>,
-    untold: u64,
+    throttle: LogThrottle,
     when_cut: Option<Box<dyn Fn()>>,
     snapshot: Option<Snapshot>,
     /// Operations that wait for the end of the snapshot, oldest first. There are at most as many as the unit
@@ -243,14 +241,6 @@ impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Disk").field("label", &self.label).finish_non_exhaustive()
     }
-}
-
-/// Why another process cannot serve a disk as this one does.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DiskObstacle {
-    pub(super) sentence: String,
-    /// Whether waiting can help.
-    pub(super) can_end: bool,
 }
 
 impl Disk {
@@ -298,8 +288,7 @@ impl Disk {
             withheld: None,
             errors: 0,
             failures: Failures::default(),
-            told: None,
-            untold: 0,
+            throttle: LogThrottle::default(),
             when_cut: None,
             snapshot: None,
             held: VecDeque::new(),
@@ -325,27 +314,6 @@ impl Disk {
     /// Returns the properties that other threads can read.
     pub(super) fn info(&self) -> Arc<DiskInfo> {
         Arc::clone(&self.0.borrow().facts)
-    }
-
-    /// Returns how many operations failed so far.
-    pub(super) fn errors(&self) -> u64 {
-        self.0.borrow().errors
-    }
-
-    /// Returns which operations of hosts have failed that nothing has made good, if any have.
-    pub(super) fn failure(&self) -> Option<String> {
-        self.0.borrow().failures.describe()
-    }
-
-    /// Returns the path of the file without links, and what it takes from its file system, if that was
-    /// measured.
-    pub(super) fn file_space(&self) -> Option<(PathBuf, FileSpace)> {
-        self.info().space()
-    }
-
-    /// Forgets the failures, which the operator has accepted.
-    pub(super) fn accept_failure(&self) {
-        self.0.borrow_mut().failures.clear();
     }
 
     /// Returns why it is withheld, if it is.
@@ -374,35 +342,6 @@ impl Disk {
     /// report of failed writes of its own; `None` if there is none.
     pub(super) fn try_clone_verifier(&self) -> Option<std::io::Result<File>> {
         self.0.borrow().store.try_clone_verifier()
-    }
-
-    /// Returns why another process cannot serve it as this one does, if that is so.
-    pub(super) fn obstacle(&self) -> Option<DiskObstacle> {
-        let inner = self.0.borrow();
-        let (why, can_end) = match &*inner {
-            Inner { withheld: Some(why), .. } => (why.as_str(), false),
-            Inner { snapshot: Some(_), .. } => ("a snapshot of it is in progress", true),
-            inner => inner.loss_obstacle()?,
-        };
-        Some(DiskObstacle { sentence: format!("{}: {why}", inner.label), can_end })
-    }
-
-    /// Returns whether it has operations under way.
-    pub(super) fn is_working(&self) -> bool {
-        self.0.borrow().facts.has_operations()
-    }
-
-    /// Changes the label for the log.
-    pub(super) fn rename(&self, label: &str) {
-        let mut inner = self.0.borrow_mut();
-        if inner.label != label {
-            label.clone_into(&mut inner.label);
-        }
-    }
-
-    /// Sets whether writes may be acknowledged before they are durable.
-    pub(super) fn set_write_cache(&self, write_cache: bool) {
-        self.0.borrow_mut().store.set_write_cache(write_cache);
     }
 
     /// Withholds the disk: refuses all further operations. Returns whether the disk was not withheld before.
@@ -438,8 +377,8 @@ impl Disk {
 }
 
 impl Inner {
-    /// Counts a failure, and logs it unless another failure was logged less than [`TELL_EVERY`] ago. Returns
-    /// its reason if the medium has caused it.
+    /// Counts a failure, and logs it unless one was logged shortly before. Returns its reason if the medium has
+    /// caused it.
     fn failed(&mut self, failure: Failure) -> Option<String> {
         let what = match failure.fault {
             Fault::NoSpace => "no space left",
@@ -461,15 +400,7 @@ impl Inner {
         let error = self.store.take_error();
         let error = error.map_or(String::new(), |errno| format!(": {}", os_error(&errno.into())));
         let why = Some(format!("{what}{error}"));
-        if self.told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
-            self.untold = self.untold.saturating_add(1);
-            return why;
-        }
-        self.told = Some(Instant::now());
-        let more = match std::mem::take(&mut self.untold) {
-            0 => String::new(),
-            more => format!(" ({more} more failures since the last one that was logged)"),
-        };
+        let Some(more) = self.throttle.may_log() else { return why };
         let at = failure.at.map_or(String::new(), |at| format!(" at byte {at}"));
         let (label, path) = (&self.label, self.facts.path.display());
         crate::error!("{label}: {path}: {what}{at}{error}{more}");

@@ -8,9 +8,15 @@ use std::path::{Path, PathBuf};
 
 use backends::cartridge_folder::CartridgeFolder;
 use backends::library_folder::LibraryFolder;
+use base::units::ByteLen;
 use device::library::{ChangeFailure, LibraryChange, MotionFailure};
 use scsi::sense::{Asc, Sense, SenseKey};
 
+use super::handed_over::SessionMedia;
+use super::media::MediaError;
+use super::media::opened::{OpenedMedium, Place, PlacedMedium};
+use super::media::served::NoStorage;
+use crate::config::Unit;
 use crate::library::with_cause;
 use crate::os_error;
 
@@ -61,15 +67,9 @@ impl OpenLibrary {
     ///
     /// # Errors
     /// A sentence that says why it cannot be read.
-    pub(super) fn refresh(&mut self) -> Result<(), String> {
+    fn refresh(&mut self) -> Result<(), String> {
         self.file = self.folder.library().map_err(|error| with_cause(&error))?.encode();
         Ok(())
-    }
-
-    /// Returns the serial numbers of its drives, in the order of their numbers.
-    pub(super) fn drive_serials(&self) -> Option<Vec<String>> {
-        let library = self.folder.library().ok()?;
-        Some((1..=library.counts().drives).map(|number| library.drive_serial(number)).collect())
     }
 
     /// Returns another descriptor of the lock of the library.
@@ -99,6 +99,22 @@ impl OpenLibrary {
             })
             .map(drop)?;
         Ok(sender)
+    }
+}
+
+impl OpenedMedium for OpenLibrary {
+    fn receive(&mut self, unit: &Unit, _media: &mut SessionMedia) -> Result<(), MediaError> {
+        self.refresh().map_err(|why| MediaError::new(unit, why))
+    }
+
+    fn drive_serials(&self) -> Option<Vec<String>> {
+        let library = self.folder.library().ok()?;
+        Some((1..=library.counts().drives).map(|number| library.drive_serial(number)).collect())
+    }
+
+    /// A changer has no medium of its own.
+    fn place(self: Box<Self>, _place: Place<'_>) -> PlacedMedium {
+        PlacedMedium { medium: Box::new(NoStorage(ByteLen(0))), library: Some(*self) }
     }
 }
 

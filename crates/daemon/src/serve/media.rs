@@ -1,53 +1,52 @@
 //! Opens media, on the thread that reads configurations, before any reactor depends on them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use backends::cartridge_folder::CartridgeFolder;
 use backends::open::handed_over::HandedOverFiles;
 use backends::open::undo::Undo;
-use backends::open::{Allocation, BlockSpec, FileIdentity, FileSpec, Opened};
+use backends::open::{Allocation, BlockSpec, FileIdentity, FileSpec};
 use backends::sg::process::ScsiSpec;
-use backends::sg::{OpenSg, SgError, SgSpec};
+use backends::sg::{SgError, SgSpec};
 use base::buffer::Pool;
-use base::state_machine::MediumId;
-use base::units::ByteLen;
-use drivers::files::Files;
 use store::Store;
 use store::luks2::DATA_OFFSET;
-use store::null::Null;
-use target::units::UnitId;
 
-use super::discs::{self, DiscDrive, DiscImage};
-use super::disk::{Disk, DiskInfo};
-use super::handed_over::{HandedOverMedia, MovedExport, SessionMedia};
+use super::discs::{self, DiscImage, OpenDrive};
+use super::disk::DiskInfo;
+use super::disk::opened::OpenDisk;
+use super::handed_over::{HandedOverMedia, SessionMedia};
 use super::key_file;
 use super::libraries::{self, OpenLibrary};
 use super::media_key::{self, MediaKeys, UnitKeys, UnreadImage};
-use super::medium_identity::MediumIdentity;
-use super::memory::{Memory, OpenMemory};
-use super::nbd::{ATTEMPT_MAX, ExportAddress, ExportConnection, NbdExport, NbdExports, OpenExport};
-use super::pass_through::PassThrough;
+use super::memory::{LunMemory, OpenMemory};
+use super::nbd::{ConnectedExport, ExportAddress};
+use super::pass_through::OpenDevice;
 use super::sanitize_record::SanitizeRecord;
 use super::state::StateDir;
-use super::tape::Tape;
+use super::tape::OpenTape;
 use crate::config::{Medium, Unit, expect_block_len};
 #[cfg(test)]
 use crate::luks::blank::BlankScan;
 use crate::{disc_image, luks, os_error};
 pub(super) use error::MediaError;
 use error::describe_error;
+use opened::{OpenedMedium, Place, PlacedMedium};
+use served::NoStorage;
 
 mod contents;
-mod error;
+pub(super) mod error;
 pub(super) mod growth;
 pub(super) mod loss;
+pub(super) mod opened;
+pub(super) mod served;
 
 /// An open medium, which can be moved to the reactor that will serve it.
 #[derive(Debug)]
 pub(super) struct OpenMedium {
-    bare: Bare,
+    bare: Box<dyn OpenedMedium>,
     keys: Option<MediaKeys>,
     /// What is to be read before the medium gets a key, if it is to be encrypted and has none.
     unread: Option<UnreadImage>,
@@ -57,36 +56,6 @@ pub(super) struct OpenMedium {
     created: Option<SystemTime>,
     /// What a SANITIZE that has not ended is recorded with.
     record: Option<Arc<SanitizeRecord>>,
-}
-
-/// A medium without encryption on top.
-#[derive(Debug)]
-enum Bare {
-    /// A file or device, what distinguishes it from others, and its path.
-    Disk((Opened, MediumIdentity), PathBuf),
-    /// Memory.
-    Ram(OpenMemory),
-    /// Memory of this length that comes with the sessions of another process.
-    AwaitedRam(ByteLen),
-    /// No storage: reads return zeros.
-    Null(ByteLen),
-    /// A drive, and the image of the disc in it.
-    Drive(Option<DiscImage>),
-    /// A drive for tapes, and the cartridge in it.
-    Tape(Option<CartridgeFolder>),
-    /// A tape library.
-    Library(OpenLibrary),
-    /// An export of an NBD server or a block device over vhost-user, with a connection.
-    Nbd(OpenExport),
-    /// An export of an NBD server whose connection comes with the sessions of another process, or a block
-    /// device over vhost-user, whose description does.
-    AwaitedNbd(ExportAddress),
-    /// A SCSI device of this host whose lock comes with the sessions of another process.
-    AwaitedSg(SgSpec),
-    /// A SCSI device of another process whose description comes with the sessions.
-    AwaitedScsi(ScsiSpec),
-    /// A SCSI device of this host or of another process.
-    Sg(OpenSg),
 }
 
 /// Opens the medium of a unit: creates the file if its size is configured, extends it if it is too short, and
@@ -108,7 +77,7 @@ pub(super) fn open(
         },
     };
     let mut medium = OpenMedium { bare, keys: None, unread: None, loss: None, created: None, record: None };
-    medium.check_loss(unit, state)?;
+    medium.loss = medium.bare.check_loss(unit, state)?;
     let keys = media_key::of(unit, medium.identity(), state, is_served);
     match keys.map_err(|why| MediaError::of_image(unit, why))? {
         Some(UnitKeys::Ready(keys)) => medium.keys = Some(keys),
@@ -164,40 +133,39 @@ fn header_len(unit: &Unit, state: &StateDir) -> u64 {
 
 /// Returns the drive of a unit, if the unit is one, with what is in it in the process that serves. The
 /// configuration can name another medium. Exports, devices and memory are awaited.
-fn take_served(unit: &Unit, media: &mut HandedOverMedia) -> Result<Option<Bare>, MediaError> {
-    let failed = |error| MediaError::of_open(unit, &error);
-    match &unit.medium {
+fn take_served(
+    unit: &Unit,
+    media: &mut HandedOverMedia,
+) -> Result<Option<Box<dyn OpenedMedium>>, MediaError> {
+    Ok(Some(match &unit.medium {
         Medium::Disc { .. } => {
             let disc = media.take_disc(unit.identity.naa);
             let image = disc.map(|(disc, file)| discs::take(disc, file)).transpose();
-            image.map(|image| Some(Bare::Drive(image))).map_err(failed)
+            Box::new(OpenDrive(image.map_err(|error| MediaError::of_open(unit, &error))?))
         }
         // Its cartridge comes with the sessions.
-        Medium::Tape { .. } | Medium::LibraryDrive { .. } => Ok(Some(Bare::Tape(None))),
+        Medium::Tape { .. } | Medium::LibraryDrive { .. } => Box::new(OpenTape(None)),
         Medium::Changer { path } => {
             let library = match media.take_library(unit.identity.naa) {
                 Some(lock) => OpenLibrary::take(path, lock),
                 None => Err("the lock of the library is missing".to_owned()),
             };
-            let failed = |why| MediaError::new(unit, why);
-            library.map(|library| Some(Bare::Library(library))).map_err(failed)
+            Box::new(library.map_err(|why| MediaError::new(unit, why))?)
         }
-        // A server may accept one connection only, or end after it.
-        Medium::Nbd { uri, .. } => Ok(Some(Bare::AwaitedNbd(ExportAddress::Nbd(uri.clone())))),
+        Medium::Nbd { uri, .. } => Box::new(ConnectedExport::awaited(ExportAddress::Nbd(uri.clone()))),
         Medium::VhostUserBlk { path, .. } => {
-            Ok(Some(Bare::AwaitedNbd(ExportAddress::VhostUser(path.clone()))))
+            Box::new(ConnectedExport::awaited(ExportAddress::VhostUser(path.clone())))
         }
         Medium::VhostUserScsi { path, patience, .. } => {
-            Ok(Some(Bare::AwaitedScsi(ScsiSpec { path: path.clone(), patience: *patience })))
+            Box::new(OpenDevice::AwaitedScsi(ScsiSpec { path: path.clone(), patience: *patience }))
         }
-        // What it reports to a command could be meant for a host.
         Medium::Sg { path, shared_with_host, .. } => {
             let spec = SgSpec { path: path.clone(), shared_with_host: *shared_with_host };
-            Ok(Some(Bare::AwaitedSg(spec)))
+            Box::new(OpenDevice::AwaitedSg(spec))
         }
-        Medium::Ram { size } => Ok(Some(Bare::AwaitedRam(*size))),
-        _ => Ok(None),
-    }
+        Medium::Ram { size } => Box::new(LunMemory::Awaited(size.0)),
+        Medium::File { .. } | Medium::Block { .. } | Medium::Null { .. } => return Ok(None),
+    }))
 }
 
 fn open_bare(
@@ -205,73 +173,78 @@ fn open_bare(
     state: &StateDir,
     provisional: &mut FileRollback,
     handed_over: &mut HandedOverFiles,
-) -> Result<Bare, MediaError> {
-    let opened = match &unit.medium {
-        Medium::Disc { path, .. } => return Ok(Bare::Drive(open_disc(unit, path)?)),
+) -> Result<Box<dyn OpenedMedium>, MediaError> {
+    Ok(match &unit.medium {
+        Medium::Disc { path, .. } => Box::new(OpenDrive(open_disc(unit, path)?)),
         Medium::Tape { path } => {
             let opened = CartridgeFolder::open(path, unit.read_only);
             let failed = |error| MediaError::of_open(unit, &error);
-            return opened.map(|folder| Bare::Tape(Some(folder))).map_err(failed);
+            Box::new(OpenTape(Some(opened.map_err(failed)?)))
         }
         Medium::Changer { path } => {
-            let opened = OpenLibrary::open(path);
-            return opened.map(Bare::Library).map_err(|why| MediaError::new(unit, why));
+            Box::new(OpenLibrary::open(path).map_err(|why| MediaError::new(unit, why))?)
         }
         Medium::LibraryDrive { path, number } => {
             let opened = libraries::open_drive(path, *number);
-            return opened.map(Bare::Tape).map_err(|why| MediaError::new(unit, why));
+            Box::new(OpenTape(opened.map_err(|why| MediaError::new(unit, why))?))
         }
-        Medium::Nbd { uri, .. } => return open_export(unit, ExportAddress::Nbd(uri.clone())),
+        Medium::Nbd { uri, .. } => Box::new(ConnectedExport::open(unit, ExportAddress::Nbd(uri.clone()))?),
         Medium::VhostUserBlk { path, .. } => {
-            return open_export(unit, ExportAddress::VhostUser(path.clone()));
+            Box::new(ConnectedExport::open(unit, ExportAddress::VhostUser(path.clone()))?)
         }
         Medium::Sg { path, shared_with_host, .. } => {
             let opened = SgSpec { path: path.clone(), shared_with_host: *shared_with_host }.open();
-            let failed = |error| MediaError::of_open(unit, &error);
-            return opened.map(Bare::Sg).map_err(failed);
+            let opened = opened.map_err(|error| MediaError::of_open(unit, &error))?;
+            Box::new(OpenDevice::Open(Box::new(opened)))
         }
         Medium::VhostUserScsi { path, patience, .. } => {
             let opened = ScsiSpec { path: path.clone(), patience: *patience }.open();
             let failed =
                 |error: SgError| MediaError::of_server(unit, describe_error(&error), error.is_unreachable());
-            return opened.map(Bare::Sg).map_err(failed);
+            Box::new(OpenDevice::Open(Box::new(opened.map_err(failed)?)))
         }
-        Medium::Ram { size } => return Ok(Bare::Ram(OpenMemory::new(size.0))),
-        Medium::Null { size } => return Ok(Bare::Null(*size)),
-        Medium::Block { path, direct } => {
-            let (read_only, write_cache) = (unit.read_only, unit.write_cache);
-            BlockSpec { path: path.clone(), read_only, direct: *direct, write_cache }
-                .open_or_take(handed_over)
+        Medium::Ram { size } => Box::new(LunMemory::Open(OpenMemory::new(size.0))),
+        Medium::Null { size } => Box::new(NoStorage(*size)),
+        Medium::Block { .. } | Medium::File { .. } => {
+            Box::new(open_file_or_device(unit, state, provisional, handed_over)?)
         }
-        Medium::File { path, size, direct } => FileSpec {
-            path: path.clone(),
-            size: size
-                .map(|size| size.0.saturating_add(header_len(unit, state)))
-                .filter(|size| path.metadata().is_ok_and(|meta| meta.len() < *size) || !path.exists()),
-            allocation: if unit.thin { Allocation::Sparse } else { Allocation::Full },
-            read_only: unit.read_only,
-            direct: *direct,
-            write_cache: unit.write_cache,
-        }
-        .open_or_take(handed_over),
-    };
-    let path = unit.medium.path().cloned().unwrap_or_default();
-    let mut opened = opened.map_err(|error| MediaError::of_open(unit, &error))?;
-    provisional.0.extend(opened.take_undo());
-    let direct = matches!(unit.medium, Medium::File { direct: true, .. });
-    let block_len = backends::unopened::block_len(&path, direct).unwrap_or(1);
-    let fits = expect_block_len(&path, block_len, unit.block_size);
-    fits.map_err(|why| MediaError::new(unit, why))?;
-    let identity = MediumIdentity::of_opened(&opened);
-    Ok(Bare::Disk((opened, identity), path))
+    })
 }
 
-fn open_export(unit: &Unit, address: ExportAddress) -> Result<Bare, MediaError> {
-    let connection = address.open(ATTEMPT_MAX);
-    let connection =
-        connection.map_err(|error| MediaError::of_server(unit, error.why, error.is_unreachable))?;
-    let export = OpenExport::new(unit, address, connection.info, Some(connection));
-    export.map(Bare::Nbd).map_err(|why| MediaError::new(unit, why))
+fn open_file_or_device(
+    unit: &Unit,
+    state: &StateDir,
+    provisional: &mut FileRollback,
+    handed_over: &mut HandedOverFiles,
+) -> Result<OpenDisk, MediaError> {
+    let path = unit.medium.path().cloned().unwrap_or_default();
+    let (read_only, write_cache) = (unit.read_only, unit.write_cache);
+    let (opened, is_direct_file) = match &unit.medium {
+        Medium::File { size, direct, .. } => {
+            let spec = FileSpec {
+                path: path.clone(),
+                size: size
+                    .map(|size| size.0.saturating_add(header_len(unit, state)))
+                    .filter(|size| path.metadata().is_ok_and(|meta| meta.len() < *size) || !path.exists()),
+                allocation: if unit.thin { Allocation::Sparse } else { Allocation::Full },
+                read_only,
+                direct: *direct,
+                write_cache,
+            };
+            (spec.open_or_take(handed_over), *direct)
+        }
+        medium => {
+            let direct = matches!(medium, Medium::Block { direct: true, .. });
+            let spec = BlockSpec { path: path.clone(), read_only, direct, write_cache };
+            (spec.open_or_take(handed_over), false)
+        }
+    };
+    let mut opened = opened.map_err(|error| MediaError::of_open(unit, &error))?;
+    provisional.0.extend(opened.take_undo());
+    let block_len = backends::unopened::block_len(&path, is_direct_file).unwrap_or(1);
+    let fits = expect_block_len(&path, block_len, unit.block_size);
+    fits.map_err(|why| MediaError::new(unit, why))?;
+    Ok(OpenDisk::new(opened, path))
 }
 
 /// Opens the image of a disc; for writing only if it is that of a writable disc. Without a file there is no
@@ -332,47 +305,14 @@ pub(super) const fn holds_hosts_writes(unit: &Unit) -> bool {
 
 /// A medium on its reactor.
 pub(super) struct ReactorMedium {
-    bare: PlacedBare,
+    pub(super) placed: PlacedMedium,
     keys: Option<MediaKeys>,
-}
-
-/// A medium on its reactor, without encryption on top.
-enum PlacedBare {
-    /// A file or device.
-    Disk(Disk),
-    /// Memory.
-    Ram(Memory),
-    /// No storage: reads return zeros.
-    Null(ByteLen),
-    /// A drive for discs.
-    Drive(DiscDrive),
-    /// A drive for tapes.
-    Tape(Tape),
-    /// An export of an NBD server, or a block device over vhost-user.
-    Nbd(NbdExport),
-    /// A tape library.
-    Library(OpenLibrary),
-    /// A SCSI device of this host or of another process.
-    Sg(PassThrough),
 }
 
 impl OpenMedium {
     /// Returns the identity of the file or device, if the medium is one.
     pub(super) fn identity(&self) -> Option<FileIdentity> {
-        match &self.bare {
-            Bare::Disk((opened, _), _) => Some(opened.identity()),
-            Bare::Sg(device) => device.identity(),
-            Bare::Tape(folder) => folder.as_ref().map(CartridgeFolder::identity),
-            Bare::Ram(_)
-            | Bare::AwaitedRam(_)
-            | Bare::Null(_)
-            | Bare::Drive(_)
-            | Bare::Library(_)
-            | Bare::Nbd(_)
-            | Bare::AwaitedNbd(_)
-            | Bare::AwaitedSg(_)
-            | Bare::AwaitedScsi(_) => None,
-        }
+        self.bare.identity()
     }
 
     /// Returns what is to be read before the medium can be served, if anything is. This can take hours.
@@ -404,30 +344,6 @@ impl OpenMedium {
         self.loss.as_deref()
     }
 
-    fn check_loss(&mut self, unit: &Unit, state: &StateDir) -> Result<(), MediaError> {
-        let opened = match &mut self.bare {
-            Bare::Disk((opened, identity), path) => Some(((opened, path.clone()), identity.clone())),
-            Bare::Drive(Some(image)) => {
-                let (opened, path) = image.opened();
-                let identity = MediumIdentity::of_opened(opened);
-                Some(((opened, path), identity))
-            }
-            _ => None,
-        };
-        if let Some(((opened, path), identity)) = opened {
-            self.loss = loss::check(unit, (opened, &path), identity, state)?;
-        }
-        let address = match &self.bare {
-            Bare::Nbd(export) => Some(export.address()),
-            Bare::AwaitedNbd(address) => Some(address),
-            _ => None,
-        };
-        if let Some(address) = address {
-            self.loss = loss::check_export(unit, address, state)?;
-        }
-        Ok(())
-    }
-
     /// Takes what could change until the other process had given up its sessions: the cartridge in a drive,
     /// the file of a library, the connection to an NBD server, a device of this host, what a device of
     /// another process is, memory, and what it has lost.
@@ -438,148 +354,29 @@ impl OpenMedium {
         late: &mut SessionMedia,
     ) -> Result<(), MediaError> {
         // The operator can have accepted a loss since the medium was opened.
-        self.check_loss(unit, state)?;
+        self.loss = self.bare.check_loss(unit, state)?;
         let failed = |why| MediaError::new(unit, why);
         // A cryptographic erase may have replaced a key since it was read.
         self.keys.as_ref().map_or(Ok(()), MediaKeys::check_current).map_err(failed)?;
-        self.receive_bare(unit, late)?;
+        self.bare.receive(unit, late)?;
         self.look_at_identity(unit);
         Ok(())
     }
 
-    fn receive_bare(&mut self, unit: &Unit, late: &mut SessionMedia) -> Result<(), MediaError> {
-        let failed = |why| MediaError::new(unit, why);
-        match &mut self.bare {
-            Bare::Tape(place) => {
-                if let Some(moved) = late.cartridges.remove(&unit.identity.naa.to_string()) {
-                    let cartridge = CartridgeFolder::take(&moved.path, moved.read_only, moved.files);
-                    *place = Some(cartridge.map_err(|error| failed(describe_error(&error)))?);
-                }
-                Ok(())
-            }
-            Bare::Library(library) => library.refresh().map_err(failed),
-            Bare::AwaitedNbd(address) => {
-                let moved = late.exports.remove(&unit.identity.naa.to_string());
-                let moved = moved.filter(|moved| moved.socket.is_none() == address.is_device());
-                let moved = moved.ok_or_else(|| failed(format!("the connection to {address} is missing")))?;
-                let MovedExport { info, socket } = moved;
-                let connection = socket.map(|socket| ExportConnection::taken_over(info, socket));
-                let export = OpenExport::new(unit, address.clone(), info, connection);
-                self.bare = Bare::Nbd(export.map_err(failed)?);
-                Ok(())
-            }
-            Bare::AwaitedScsi(spec) => {
-                let moved = late.devices.remove(&unit.identity.naa.to_string());
-                let moved = moved.ok_or_else(|| failed("the device is missing".to_owned()))?;
-                let device = spec.take(moved).map_err(|error| failed(describe_error(&error)))?;
-                self.bare = Bare::Sg(device);
-                Ok(())
-            }
-            Bare::AwaitedSg(spec) => {
-                let moved = late.devices.remove(&unit.identity.naa.to_string());
-                let moved = moved.ok_or_else(|| failed("the lock of the device is missing".to_owned()))?;
-                let device = spec.take(moved).map_err(|error| failed(describe_error(&error)))?;
-                self.bare = Bare::Sg(device);
-                Ok(())
-            }
-            Bare::AwaitedRam(size) => {
-                let moved = late.memories.remove(&unit.identity.naa.to_string());
-                let moved = moved.ok_or_else(|| failed("its memory is missing".to_owned()))?;
-                let memory = OpenMemory::take(size.0, moved);
-                self.bare = Bare::Ram(memory.ok_or_else(|| failed("its memory does not fit".to_owned()))?);
-                Ok(())
-            }
-            Bare::Disk(..) | Bare::Ram(_) | Bare::Null(_) | Bare::Drive(_) | Bare::Nbd(_) | Bare::Sg(_) => {
-                Ok(())
-            }
-        }
-    }
-
-    /// Moves the medium to the reactor that has these files, pool and exports.
-    pub(super) fn move_to_reactor(
-        self,
-        (files, pool, exports): (&Files, &Pool, &mut NbdExports),
-        id: MediumId,
-        label: &str,
-    ) -> ReactorMedium {
-        let bare = match self.bare {
-            Bare::Disk(opened, path) => {
-                PlacedBare::Disk(Disk::new(opened, (path, None), files.queue(id), label))
-            }
-            Bare::Drive(image) => {
-                PlacedBare::Drive(DiscDrive::new(image.map(|image| image.place(files, id, label))))
-            }
-            Bare::Tape(folder) => PlacedBare::Tape(Tape::new(folder, files.queue(id), label)),
-            Bare::Nbd(export) => PlacedBare::Nbd(exports.add(export, UnitId(id.0), label, pool)),
-            Bare::Library(library) => PlacedBare::Library(library),
-            Bare::Sg(device) => PlacedBare::Sg(PassThrough::new(device, files.queue(id), label)),
-            Bare::Ram(memory) => PlacedBare::Ram(Memory::new(memory)),
-            Bare::Null(size) => PlacedBare::Null(size),
-            // It was received before.
-            Bare::AwaitedNbd(_) | Bare::AwaitedSg(_) | Bare::AwaitedScsi(_) | Bare::AwaitedRam(_) => {
-                PlacedBare::Null(ByteLen(0))
-            }
-        };
-        ReactorMedium { bare, keys: self.keys }
+    /// Moves the medium to a reactor.
+    pub(super) fn move_to_reactor(self, place: Place<'_>) -> ReactorMedium {
+        ReactorMedium { placed: self.bare.place(place), keys: self.keys }
     }
 }
 
 impl ReactorMedium {
-    /// Makes the store that a unit uses. `wake` notifies the reactor from
-    /// another thread that the medium has results.
+    /// Makes the store that a unit uses. `wake` notifies the reactor from another thread that the medium has
+    /// results.
     pub(super) fn store(&self, pool: &Pool, wake: impl Fn() + Clone + Send + 'static) -> Box<dyn Store> {
-        let bare: Box<dyn Store> = match &self.bare {
-            PlacedBare::Disk(disk) => Box::new(disk.clone()),
-            PlacedBare::Drive(drive) => Box::new(drive.clone()),
-            PlacedBare::Tape(tape) => Box::new(tape.clone()),
-            PlacedBare::Nbd(export) => Box::new(export.clone()),
-            PlacedBare::Sg(device) => Box::new(device.clone()),
-            PlacedBare::Ram(memory) => Box::new(memory.clone()),
-            PlacedBare::Null(size) => Box::new(Null::new(size.0)),
-            PlacedBare::Library(_) => Box::new(Null::new(0)),
-        };
+        let bare = self.placed.medium.store();
         match &self.keys {
             None => bare,
             Some(keys) => keys.decrypt(bare, pool, wake),
-        }
-    }
-
-    /// Returns the cartridge, if the medium is one.
-    pub(super) fn tape(&self) -> Option<Tape> {
-        match &self.bare {
-            PlacedBare::Tape(tape) => Some(tape.clone()),
-            _ => None,
-        }
-    }
-
-    /// Returns the device that commands are passed to, if the medium is one.
-    pub(super) fn pass_through(&self) -> Option<PassThrough> {
-        match &self.bare {
-            PlacedBare::Sg(device) => Some(device.clone()),
-            _ => None,
-        }
-    }
-
-    /// Returns the memory, if the medium is that.
-    pub(super) fn memory(&self) -> Option<Memory> {
-        match &self.bare {
-            PlacedBare::Ram(memory) => Some(memory.clone()),
-            _ => None,
-        }
-    }
-
-    /// Returns the file or device, if the medium is one, the drive, if it is in a drive for discs, and the
-    /// library, if it is one.
-    pub(super) fn into_parts(self) -> (Option<Disk>, Option<DiscDrive>, Option<OpenLibrary>) {
-        match self.bare {
-            PlacedBare::Disk(disk) => (Some(disk), None, None),
-            PlacedBare::Drive(drive) => (drive.disc(), Some(drive), None),
-            PlacedBare::Library(library) => (None, None, Some(library)),
-            PlacedBare::Ram(_)
-            | PlacedBare::Null(_)
-            | PlacedBare::Tape(_)
-            | PlacedBare::Sg(_)
-            | PlacedBare::Nbd(_) => (None, None, None),
         }
     }
 }

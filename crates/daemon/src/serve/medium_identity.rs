@@ -115,6 +115,7 @@ fn parse_file(line: &str) -> Option<(u64, SystemTime)> {
 mod tests {
     use super::*;
     use crate::scratch::Scratch;
+    use backends::open::{Allocation, FileSpec};
 
     fn of(path: &Path) -> MediumIdentity {
         let (identity, _) = FileIdentity::of_path(path).unwrap();
@@ -150,11 +151,15 @@ mod tests {
         let scratch = Scratch::new();
         let path = scratch.path().join("a.img");
         fs::write(&path, [0; 4096]).unwrap();
-        let opened = crate::serve::discs::open(&path, false).unwrap().map(|mut image| {
-            let (opened, _) = image.opened();
-            MediumIdentity::of_opened(opened)
-        });
-        assert_eq!(opened, Some(of(&path)));
+        let spec = FileSpec {
+            path: path.clone(),
+            size: None,
+            allocation: Allocation::Sparse,
+            read_only: false,
+            direct: false,
+            write_cache: true,
+        };
+        assert_eq!(MediumIdentity::of_opened(&spec.open().unwrap()), of(&path));
     }
 
     #[test]

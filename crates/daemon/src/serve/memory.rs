@@ -15,7 +15,11 @@ use store::Store;
 use store::api::{Capabilities, Completion, Fault, Op, Space};
 use store::ram::{CHUNK, ChunkRun, ChunkStorage, Ram};
 
-use super::handed_over::MovedMemory;
+use super::handed_over::{MovedMemory, SessionMedia};
+use super::media::MediaError;
+use super::media::opened::{OpenedMedium, Place, PlacedMedium, nothing};
+use super::media::served::{MovingMedium, ServedMedium};
+use crate::config::Unit;
 
 /// The file of chunks that are not in the memory of this process.
 #[derive(Clone, Debug)]
@@ -55,6 +59,33 @@ impl OpenMemory {
         let runs: Vec<ChunkRun> = chunks.iter().map(|&(first, count)| ChunkRun { first, count }).collect();
         let ram = Ram::from_storage(len, Box::new(file.clone()), &runs).filter(|_| has == len)?;
         Some(Self { ram, file: Some(file) })
+    }
+}
+
+/// The memory of a LUN that is to be served.
+#[derive(Debug)]
+pub(super) enum LunMemory {
+    /// It is here.
+    Open(OpenMemory),
+    /// Memory of this length, in bytes, that comes with the sessions of another process.
+    Awaited(u64),
+}
+
+impl OpenedMedium for LunMemory {
+    fn receive(&mut self, unit: &Unit, media: &mut SessionMedia) -> Result<(), MediaError> {
+        let Self::Awaited(len) = *self else { return Ok(()) };
+        let failed = |why: &str| MediaError::new(unit, why.to_owned());
+        let moved = media.memories.remove(&unit.identity.naa.to_string());
+        let moved = moved.ok_or_else(|| failed("its memory is missing"))?;
+        *self = Self::Open(OpenMemory::take(len, moved).ok_or_else(|| failed("its memory does not fit"))?);
+        Ok(())
+    }
+
+    fn place(self: Box<Self>, _place: Place<'_>) -> PlacedMedium {
+        match *self {
+            Self::Open(memory) => PlacedMedium::of(Memory::new(memory)),
+            Self::Awaited(_) => nothing(),
+        }
     }
 }
 
@@ -136,7 +167,7 @@ impl Memory {
     ///
     /// # Errors
     /// The error of the system.
-    pub(super) fn export(&self) -> io::Result<Option<MovingMemory>> {
+    fn move_out(&self) -> io::Result<Option<MovingMemory>> {
         let OpenMemory { ram, file } = &mut *self.0.borrow_mut();
         let Some(ChunkFile(file)) = file else { return Ok(None) };
         let rest = TakenChunks { file: Arc::clone(file), chunks: ram.rest_to_move() };
@@ -153,6 +184,22 @@ impl Memory {
         if !ram.has_storage() {
             *file = None;
         }
+    }
+}
+
+impl ServedMedium for Memory {
+    fn store(&self) -> Box<dyn Store> {
+        Box::new(self.clone())
+    }
+
+    fn export(&self, unit: &str) -> Result<Option<MovingMedium>, String> {
+        let moving = self.move_out();
+        let moving = moving.map_err(|error| format!("cannot pass memory on: {}", crate::os_error(&error)))?;
+        Ok(moving.map(|memory| MovingMedium::Memory(unit.to_owned(), memory)))
+    }
+
+    fn memory(&self) -> Option<&Memory> {
+        Some(self)
     }
 }
 

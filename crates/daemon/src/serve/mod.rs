@@ -26,6 +26,7 @@ mod key_file;
 mod late_media;
 mod libraries;
 mod library_change;
+mod log_throttle;
 mod login_peek;
 mod lost_writes;
 mod lun_maintenance;

@@ -9,6 +9,8 @@ mod address;
 mod handover;
 mod log;
 mod loss;
+mod opened;
+mod served;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -27,9 +29,11 @@ use store::Store;
 use store::api::{Capabilities, Completion, Fault, Op};
 use target::units::UnitId;
 
+use super::log_throttle::LogThrottle;
 use crate::config::{Medium, Unit};
 pub(super) use address::{ExportAddress, ExportConnection, NbdLinks};
 use loss::ExportLoss;
+pub(super) use opened::ConnectedExport;
 
 /// How long an attempt to connect and to negotiate may take.
 pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(10);
@@ -45,16 +49,11 @@ pub(super) struct OpenExport {
 }
 
 impl OpenExport {
-    /// Returns where it is.
-    pub(super) const fn address(&self) -> &ExportAddress {
-        &self.address
-    }
-
     /// Checks that a unit can be made of an export.
     ///
     /// # Errors
     /// A sentence that says why not.
-    pub(super) fn new(
+    fn new(
         unit: &Unit,
         address: ExportAddress,
         info: ExportInfo,
@@ -145,8 +144,7 @@ impl NbdExports {
             refused: VecDeque::new(),
             errors: 0,
             last_failure: None,
-            told: None,
-            untold: 0,
+            throttle: LogThrottle::default(),
             loss: ExportLoss::default(),
         })));
         self.exports.insert(number, export.clone());
@@ -166,11 +164,6 @@ impl NbdExports {
             }),
         }
         export
-    }
-
-    /// Returns the export of a unit.
-    pub(super) fn of_unit(&self, unit: UnitId) -> Option<&NbdExport> {
-        self.exports.get(self.numbers.get(&unit)?)
     }
 
     /// Returns whether an export is that of its unit now. A unit that was removed and added again has
@@ -358,8 +351,7 @@ struct Inner {
     errors: u64,
     /// Why the last attempt to connect failed.
     last_failure: Option<String>,
-    told: Option<std::time::Instant>,
-    untold: u64,
+    throttle: LogThrottle,
     loss: ExportLoss,
 }
 
@@ -380,20 +372,8 @@ impl NbdExport {
         self.0.borrow().unit
     }
 
-    /// Returns how many operations failed so far.
-    pub(super) fn errors(&self) -> u64 {
-        self.0.borrow().errors
-    }
-
-    /// Returns why operations fail or wait now, if they do.
-    pub(super) fn not_ready(&self) -> Option<String> {
-        let inner = self.0.borrow();
-        let away = || inner.client.is_away().then(|| format!("{} does not answer", inner.address));
-        inner.withheld.clone().or_else(away)
-    }
-
     /// Applies the settings of a unit after a reload, except that it does not enable the write cache.
-    pub(super) fn configure(&self, unit: &Unit) {
+    fn apply(&self, unit: &Unit) {
         let mut inner = self.0.borrow_mut();
         unit.label.clone_into(&mut inner.label);
         inner.patience = patience(unit);
@@ -404,13 +384,8 @@ impl NbdExport {
         inner.list();
     }
 
-    /// Lets writes be acknowledged before they are durable, from now on.
-    pub(super) fn enable_write_cache(&self) {
-        self.0.borrow_mut().client.set_write_cache(true);
-    }
-
     /// Accepts the export as it is, if it is withheld. Returns whether it was.
-    pub(super) fn accept(&self) -> bool {
+    fn accept(&self) -> bool {
         let was_withheld = self.0.borrow_mut().withheld.take().is_some();
         if was_withheld {
             self.change(Client::accept_export);
@@ -519,7 +494,7 @@ impl Inner {
     fn broken(&mut self, error: &dyn std::fmt::Display) {
         (self.queue, self.is_broken) = (None, true);
         self.errors = self.errors.saturating_add(1);
-        if let Some(more) = self.may_log() {
+        if let Some(more) = self.throttle.may_log() {
             crate::error!("{}: {}: {error}; its connection is ended{more}", self.label, self.address);
         }
     }
@@ -578,6 +553,8 @@ mod tests {
     use store::api::{Durability, OpAction, OpId};
 
     use super::*;
+    use crate::serve::media::served::ServedMedium as _;
+    use crate::serve::reactor_shard::handover::MovingExport;
 
     pub(super) fn open() -> OpenExport {
         let info = ExportInfo {
@@ -671,12 +648,13 @@ mod tests {
         assert_eq!(attempts.get(), 0, "the other process uses it");
         assert!(exports.poll_due().is_none());
         assert_eq!(attempts.get(), 1);
-        assert!(exports.busy().unwrap().contains("is being connected to") && exports.away().is_none());
-        assert_eq!(exports.moving().collect::<Vec<_>>(), [(UnitId(3), open().info, None)]);
-        assert!(!export.is_away() && export.not_ready().is_none(), "nothing is known of it yet");
+        assert!(export.busy().unwrap().sentence.contains("is being connected to") && export.away().is_none());
+        let MovingExport { unit, info, conn } = export.moving("3");
+        assert_eq!((unit.as_str(), info, conn), ("3", open().info, None));
+        assert!(!export.is_away() && export.health().withheld.is_none(), "nothing is known of it yet");
         export.connect_failed(Instant::ORIGIN, "nobody is there".to_owned());
-        assert!(exports.busy().is_none() && exports.away().unwrap().contains("does not answer"));
-        assert!(export.is_away() && export.not_ready().unwrap().contains("does not answer"));
+        assert!(export.busy().is_none() && export.away().unwrap().contains("does not answer"));
+        assert!(export.is_away() && export.health().withheld.unwrap().contains("does not answer"));
     }
 
     #[test]

@@ -5,17 +5,79 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
-use backends::sg::{MovedSg, OpenSg, SgError, SgSpec, SgStore};
+use backends::open::FileIdentity;
+use backends::sg::process::ScsiSpec;
+use backends::sg::{OpenSg, SgError, SgSpec, SgStore};
 use drivers::files::{Errno, FileQueue};
 use store::Store;
 use store::api::{Capabilities, Completion, DeviceInfo, DeviceReturn, Failure, Fault, Op, OpId, OpOutput};
 
+use super::handed_over::SessionMedia;
+use super::log_throttle::LogThrottle;
+use super::media::MediaError;
+use super::media::error::describe_error;
+use super::media::opened::{OpenedMedium, Place, PlacedMedium, nothing};
+use super::media::served::{MediumHealth, MovingMedium, ServedMedium, Wake};
+use super::reactor_shard::handover::Obstacle;
+use crate::config::{Medium, Unit};
 use crate::os_error;
 
-/// The least time between two logged failures of one device.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+/// A device before it is on its reactor.
+#[derive(Debug)]
+pub(super) enum OpenDevice {
+    /// A device of this host or of another process.
+    Open(Box<OpenSg>),
+    /// A device of this host whose lock comes with the sessions of another process. What it reports to a
+    /// command could be meant for a host.
+    AwaitedSg(SgSpec),
+    /// A device of another process whose description comes with the sessions.
+    AwaitedScsi(ScsiSpec),
+}
+
+impl OpenDevice {
+    /// Takes the device that another process gives.
+    fn take(&self, unit: &Unit, media: &mut SessionMedia) -> Result<Option<OpenSg>, String> {
+        let missing = match self {
+            Self::Open(_) => return Ok(None),
+            Self::AwaitedSg(_) => "the lock of the device is missing",
+            Self::AwaitedScsi(_) => "the device is missing",
+        };
+        let moved = media.devices.remove(&unit.identity.naa.to_string()).ok_or(missing)?;
+        let device = match self {
+            Self::Open(_) => return Ok(None),
+            Self::AwaitedSg(spec) => spec.take(moved),
+            Self::AwaitedScsi(spec) => spec.take(moved),
+        };
+        device.map(Some).map_err(|error| describe_error(&error))
+    }
+}
+
+impl OpenedMedium for OpenDevice {
+    fn identity(&self) -> Option<FileIdentity> {
+        match self {
+            Self::Open(device) => device.identity(),
+            Self::AwaitedSg(_) | Self::AwaitedScsi(_) => None,
+        }
+    }
+
+    fn receive(&mut self, unit: &Unit, media: &mut SessionMedia) -> Result<(), MediaError> {
+        let device = self.take(unit, media).map_err(|why| MediaError::new(unit, why))?;
+        if let Some(device) = device {
+            *self = Self::Open(Box::new(device));
+        }
+        Ok(())
+    }
+
+    fn place(self: Box<Self>, place: Place<'_>) -> PlacedMedium {
+        match *self {
+            Self::Open(device) => {
+                PlacedMedium::of(PassThrough::new(*device, place.files.queue(place.id), place.label))
+            }
+            Self::AwaitedSg(_) | Self::AwaitedScsi(_) => nothing(),
+        }
+    }
+}
 
 /// A device. Clones share one state.
 #[derive(Clone)]
@@ -29,9 +91,9 @@ struct Inner {
     is_process: bool,
     presence: Presence,
     errors: u64,
-    told: Option<Instant>,
-    /// When the log last said that its process went away, and that another device is there.
-    told_away: [Option<Instant>; 2],
+    throttle: LogThrottle,
+    /// How often the log says that its process went away, and that another device is there.
+    away_throttles: [LogThrottle; 2],
     /// Whether that is the last thing which the log says of the process.
     says_away: bool,
     /// Whether the device was removed, and the log says so.
@@ -74,9 +136,33 @@ impl PassThrough {
         Self(Rc::new(RefCell::new(Inner { presence, ..Inner::new(state, path, label, is_process) })))
     }
 
-    /// Starts the thread of the device, unless it runs. `wake` notifies the reactor from there that the
-    /// device has results.
-    pub(super) fn start(&self, wake: impl Fn() + Send + 'static) {
+    /// Returns why it executes no commands, if it does not.
+    fn not_ready(&self) -> Option<String> {
+        self.not_ready_as_known(|inner| inner.is_gone || inner.presence == Presence::Away)
+    }
+
+    /// Returns why it executes no commands, as far as `is_gone` says so of a device.
+    fn not_ready_as_known(&self, is_gone: impl Fn(&Inner) -> bool) -> Option<String> {
+        let inner = self.0.borrow();
+        let why = match inner.state {
+            _ if inner.is_process && is_gone(&inner) => "its process does not answer",
+            _ if inner.is_gone => {
+                "the device was removed, or does not respond; reload the configuration when it is there again"
+            }
+            State::Failed => "its thread could not be started",
+            State::Opened(_) | State::Served(_) => return None,
+        };
+        Some(format!("{}: {why}", inner.path.display()))
+    }
+}
+
+impl ServedMedium for PassThrough {
+    fn store(&self) -> Box<dyn Store> {
+        Box::new(self.clone())
+    }
+
+    /// Starts the thread of the device, unless it runs.
+    fn start(&self, wake: Wake) {
         let mut inner = self.0.borrow_mut();
         let state = std::mem::replace(&mut inner.state, State::Failed);
         inner.state = match state {
@@ -95,64 +181,47 @@ impl PassThrough {
         };
     }
 
-    /// Returns how many commands did not reach the device or were not answered by it.
-    pub(super) fn errors(&self) -> u64 {
-        self.0.borrow().errors
+    fn configure(&self, unit: &Unit) {
+        unit.label.clone_into(&mut self.0.borrow_mut().label);
     }
 
-    /// Returns why it executes no commands, if it does not.
-    pub(super) fn not_ready(&self) -> Option<String> {
-        self.not_ready_as_known(|inner| inner.is_gone || inner.presence == Presence::Away)
+    fn health(&self) -> MediumHealth {
+        // The commands that did not reach the device or were not answered by it.
+        let errors = self.0.borrow().errors;
+        MediumHealth { errors, withheld: self.not_ready(), ..MediumHealth::default() }
     }
 
-    /// Returns why it executes no commands, as far as `is_gone` says so of a device.
-    fn not_ready_as_known(&self, is_gone: impl Fn(&Inner) -> bool) -> Option<String> {
+    fn export(&self, unit: &str) -> Result<Option<MovingMedium>, String> {
         let inner = self.0.borrow();
-        let why = match inner.state {
-            _ if inner.is_process && is_gone(&inner) => "its process does not answer",
-            _ if inner.is_gone => {
-                "the device was removed, or does not respond; reload the configuration when it is there again"
-            }
-            State::Failed => "its thread could not be started",
-            State::Opened(_) | State::Served(_) => return None,
+        let State::Served(store) = &inner.state else {
+            return Err(self.obstacle().map_or_else(String::new, |obstacle| obstacle.sentence));
         };
-        Some(format!("{}: {why}", inner.path.display()))
-    }
-
-    /// Returns the device for another process.
-    ///
-    /// # Errors
-    /// A sentence that says why it cannot move.
-    pub(super) fn moved(&self) -> Result<MovedSg, String> {
-        let inner = self.0.borrow();
-        let State::Served(store) = &inner.state else { return Err(self.obstacle().unwrap_or_default()) };
         let failed = |error| format!("{}: cannot pass the device on: {}", inner.label, os_error(&error));
-        store.moved().map_err(failed)
+        let moved = store.moved().map_err(failed)?;
+        Ok(Some(MovingMedium::Device(unit.to_owned(), moved)))
     }
 
-    /// Returns why another process cannot serve the device, if it cannot.
-    pub(super) fn obstacle(&self) -> Option<String> {
+    fn obstacle(&self) -> Option<Obstacle> {
         // An upgrade waits for a process that is away.
         let why = self.not_ready_as_known(|inner| inner.is_gone)?;
-        Some(format!("{}: {why}", self.0.borrow().label))
+        Some(Obstacle::lasting(format!("{}: {why}", self.0.borrow().label)))
     }
 
-    /// Returns that the process of the device is away, if it is.
-    pub(super) fn away(&self) -> Option<String> {
+    fn away(&self) -> Option<String> {
         let inner = self.0.borrow();
         let is_away = inner.is_process && inner.presence == Presence::Away;
         is_away.then(|| format!("{}: {}: its process does not answer", inner.label, inner.path.display()))
     }
 
-    /// Returns that this process connects to that of the device for the first time, if it does.
-    pub(super) fn connecting(&self) -> Option<String> {
+    fn busy(&self) -> Option<Obstacle> {
         let inner = self.0.borrow();
         let is_connecting = inner.presence == Presence::Connecting;
-        is_connecting.then(|| format!("{}: {} is being connected to", inner.label, inner.path.display()))
+        let sentence = || format!("{}: {} is being connected to", inner.label, inner.path.display());
+        is_connecting.then(|| sentence().into())
     }
 
     /// Ends the connection to the process of the device, because another process serves it.
-    pub(super) fn leave_process(&self) {
+    fn leave_process(&self) {
         let mut inner = self.0.borrow_mut();
         if inner.is_process {
             // Without its store the thread ends, and closes the connection.
@@ -160,19 +229,23 @@ impl PassThrough {
         }
     }
 
-    /// Opens the device again if it was removed. The log says how that ended.
-    pub(super) fn reopen(&self, shared_with_host: bool) {
+    /// Opens the device again if it was removed. Its thread does so, and the log says how that ended.
+    fn reopen(&self, unit: &Unit) -> bool {
         let inner = self.0.borrow();
-        if let (State::Served(store), true) = (&inner.state, inner.is_gone) {
-            store.reopen(SgSpec { path: inner.path.clone(), shared_with_host });
+        // A device of another process opens itself.
+        if let (State::Served(store), true, Medium::Sg { shared_with_host, .. }) =
+            (&inner.state, inner.is_gone, &unit.medium)
+        {
+            store.reopen(SgSpec { path: inner.path.clone(), shared_with_host: *shared_with_host });
         }
+        false
     }
 }
 
 impl Inner {
     fn new(state: State, path: PathBuf, label: String, is_process: bool) -> Self {
-        let (presence, told_away) = (Presence::Connected, [None; 2]);
-        let (errors, told, says_away, is_gone) = (0, None, false, false);
+        let (presence, throttle) = (Presence::Connected, LogThrottle::default());
+        let (errors, says_away, is_gone) = (0, false, false);
         let (in_flight, in_flight_before) = (Vec::new(), Vec::new());
         let (back, refused) = (None, VecDeque::new());
         Self {
@@ -182,8 +255,8 @@ impl Inner {
             is_process,
             presence,
             errors,
-            told,
-            told_away,
+            throttle,
+            away_throttles: [throttle; 2],
             says_away,
             is_gone,
             back,
@@ -194,7 +267,7 @@ impl Inner {
     }
 
     /// Handles that the device is there again, or why not. Returns whether the log says so: of a process that
-    /// comes and goes it says so once in [`TELL_EVERY`].
+    /// comes and goes it says so now and then.
     fn reopened(&mut self, result: Result<(), SgError>) -> bool {
         let (label, path) = (&self.label, self.path.display());
         let presence = if result.is_ok() { Presence::Connected } else { Presence::Away };
@@ -214,12 +287,12 @@ impl Inner {
             }
             Err(error) => {
                 if self.is_process {
-                    let [told_away, told_unusable] = &mut self.told_away;
-                    let told = if error.is_unusable() { told_unusable } else { told_away };
-                    if is_recent(*told) {
+                    let [away, unusable] = &mut self.away_throttles;
+                    let throttle = if error.is_unusable() { unusable } else { away };
+                    if throttle.may_log().is_none() {
                         return false;
                     }
-                    (*told, self.says_away) = (Some(Instant::now()), true);
+                    self.says_away = true;
                 }
                 let source = std::error::Error::source(&error).and_then(|source| source.downcast_ref());
                 let why = source.map_or(String::new(), |source| format!(": {}", os_error(source)));
@@ -247,8 +320,7 @@ impl Inner {
         }
     }
 
-    /// Counts a failure, and logs it unless another one was logged less than [`TELL_EVERY`] ago. Returns
-    /// whether it is logged.
+    /// Counts a failure, and logs it unless one was logged shortly before. Returns whether it is logged.
     fn failed(&mut self, failure: Failure, error: Option<Errno>) -> bool {
         let what = match failure.fault {
             // The initiator aborted the command, or asked for something that the system does not support.
@@ -265,14 +337,12 @@ impl Inner {
         let is_removal = is_gone && !self.is_gone && !self.is_process;
         // A command of a process can have failed just before that was back.
         self.is_gone |= is_gone && !(self.is_process && self.presence == Presence::Connected);
-        if !is_removal && is_recent(self.told) {
-            return false;
-        }
-        self.told = Some(Instant::now());
+        let more = if is_removal { Some(self.throttle.log()) } else { self.throttle.may_log() };
+        let Some(more) = more else { return false };
         self.says_away |= is_gone;
         let error = error.map_or(String::new(), |errno| format!(": {}", os_error(&errno.into())));
         let advice = if is_removal { "; reload the configuration when it is there again" } else { "" };
-        crate::error!("{}: {}: {what}{error}{advice}", self.label, self.path.display());
+        crate::error!("{}: {}: {what}{error}{advice}{more}", self.label, self.path.display());
         true
     }
 }
@@ -281,10 +351,6 @@ impl Inner {
 fn remove(commands: &mut Vec<OpId>, id: OpId) -> bool {
     let at = commands.iter().position(|command| *command == id);
     at.map(|at| commands.swap_remove(at)).is_some()
-}
-
-fn is_recent(told: Option<Instant>) -> bool {
-    told.is_some_and(|told| told.elapsed() < TELL_EVERY)
 }
 
 impl Store for PassThrough {
@@ -404,7 +470,8 @@ mod tests {
         let path = PathBuf::from("/run/scsi.sock");
         let inner = Inner::new(State::Failed, path.clone(), "LUN 0".to_owned(), true);
         let device = PassThrough(Rc::new(RefCell::new(Inner { presence: Presence::Connecting, ..inner })));
-        assert_eq!(device.connecting().as_deref(), Some("LUN 0: /run/scsi.sock is being connected to"));
+        let busy = device.busy().map(|obstacle| obstacle.sentence);
+        assert_eq!(busy.as_deref(), Some("LUN 0: /run/scsi.sock is being connected to"));
         for (result, away) in [
             (Ok(()), None),
             (
@@ -416,7 +483,7 @@ mod tests {
             device.0.borrow_mut().reopened(result);
             let is_not_ready = device.not_ready().is_some_and(|why| why.ends_with("does not answer"));
             assert_eq!(is_not_ready, away.is_some());
-            assert_eq!((device.connecting(), device.away()), (None, away));
+            assert_eq!((device.busy(), device.away()), (None, away));
         }
         device.0.borrow_mut().failed(Fault::Gone.into(), None);
         assert!(!device.0.borrow().is_gone, "the command failed before the process was back");
@@ -442,10 +509,12 @@ mod tests {
         assert!(inner.reopened(other()) && !inner.reopened(other()) && inner.reopened(Ok(())));
         for _ in 0..100 {
             // The clock may pass the time after which the log speaks again.
-            (inner.told, inner.told_away) = (Some(Instant::now()), [Some(Instant::now()); 2]);
+            inner.throttle.log();
+            inner.away_throttles.iter_mut().for_each(|throttle| drop(throttle.log()));
             assert_eq!(round(&mut inner), 3);
         }
-        (inner.told, inner.told_away) = (None, [None; 2]);
+        inner.throttle.expire();
+        inner.away_throttles.iter_mut().for_each(LogThrottle::expire);
         assert_eq!(round(&mut inner), 6);
         // A device of this host is opened again when the configuration is reloaded, and the log says each
         // time how that ended.

@@ -3,7 +3,6 @@
 
 mod bindings;
 pub(super) mod counts;
-mod devices;
 mod discs;
 pub(super) mod handover;
 mod libraries;
@@ -21,7 +20,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
-use backends::store::FileSpace;
 use base::buffer::Pool;
 use base::ether::{EtherPort, FrameBatch, FrameMachine, PortState, ReceivedFrame};
 use base::state_machine::{ConnId, MediumId, StreamMachine as _};
@@ -41,18 +39,18 @@ use target::target::{SaveRequest, UnitReport};
 use target::units::{DiskId, UnitId};
 
 use super::daemon_event::DaemonEvent;
-use super::discs::{DiscDrive, NewDisc};
+use super::discs::NewDisc;
 use super::disk::{Disk, DiskInfo};
 use super::media::OpenMedium;
+use super::media::opened::{Place, PlacedMedium};
+use super::media::served::{MediumHealth, ServedMedium};
 use super::media_watch::MediaWatch;
-use super::memory::Memory;
-use super::nbd::{NbdExport, NbdExports};
-use super::pass_through::PassThrough;
+use super::nbd::NbdExports;
 use super::runtime_config::RuntimeConfig;
 use super::sanitize_record::SanitizeRecord;
 use super::state_writer::{StateJob, StateWrite, StateWriter};
 use super::tape::Tape;
-use crate::config::{Naa, Unit, UnitIndex};
+use crate::config::{Naa, UnitIndex};
 pub(super) use bindings::ReactorBindings;
 use handover::Arrival;
 use libraries::ServedLibrary;
@@ -65,17 +63,14 @@ pub(super) struct ReactorShard {
     /// The index of this reactor.
     pub(super) index: usize,
     pub(super) runtime: RuntimeConfig,
-    /// The files and devices, images of discs included.
-    disks: BTreeMap<UnitId, Disk>,
-    drives: BTreeMap<UnitId, DiscDrive>,
-    tapes: BTreeMap<UnitId, Tape>,
+    /// The medium of each unit.
+    media: BTreeMap<UnitId, Box<dyn ServedMedium>>,
+    /// The connections of exports.
     nbd: NbdExports,
     /// The traces of HyperSCSI sessions.
     frame_traces: Vec<traces::FrameTrace>,
     /// The tape libraries, by the unit of the changer.
     libraries: BTreeMap<UnitId, ServedLibrary>,
-    devices: BTreeMap<UnitId, PassThrough>,
-    memories: BTreeMap<UnitId, Memory>,
     /// The discs that are put into drives when the ones in there are saved.
     pending_discs: BTreeMap<UnitId, NewDisc>,
     /// Where the persistent state of each unit is saved.
@@ -135,20 +130,9 @@ pub(super) struct NewUnit {
 pub(super) struct UnitView {
     pub(super) report: UnitReport,
     pub(super) bytes: u64,
-    /// How many operations of its file or device failed.
-    pub(super) errors: u64,
-    /// Whether it is a drive without a disc that can be written.
-    pub(super) is_rom: bool,
-    /// Why its file or device is withheld or gone, if it is.
-    pub(super) withheld: Option<String>,
+    pub(super) health: MediumHealth,
     /// Why hosts find it not ready otherwise, if they do.
     pub(super) not_ready: Option<String>,
-    /// Why acknowledged writes are lost, if some are.
-    pub(super) lost_writes: Option<String>,
-    /// Which operations of its file or device have failed that nothing has made good, if any have.
-    pub(super) failure: Option<String>,
-    /// The path of its file, and what that takes from its file system, if that is known.
-    pub(super) space: Option<(PathBuf, FileSpace)>,
 }
 
 /// The HyperSCSI counters of one reactor.
@@ -174,23 +158,18 @@ impl ReactorShard {
     /// Makes the state machine of one reactor, without units.
     pub(super) fn new(shard: Shard, runtime: RuntimeConfig, place: ReactorContext) -> Self {
         let ReactorContext { index, files, pool, state_writer, media_watch, own, events } = place;
-        let (disks, state_files, retiring) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         Self {
             shard,
             index,
             runtime,
-            disks,
-            drives: BTreeMap::new(),
-            tapes: BTreeMap::new(),
+            media: BTreeMap::new(),
             nbd: NbdExports::new(nbd::links(&own, &events)),
             frame_traces: Vec::new(),
             libraries: BTreeMap::new(),
-            devices: BTreeMap::new(),
-            memories: BTreeMap::new(),
             pending_discs: BTreeMap::new(),
-            state_files,
+            state_files: BTreeMap::new(),
             arrivals: BTreeMap::new(),
-            retiring,
+            retiring: Vec::new(),
             files,
             pool,
             state_writer,
@@ -229,12 +208,18 @@ impl ReactorShard {
         };
         let (label, naa, unit_medium) = (unit.label.clone(), unit.identity.naa, unit.medium.to_string());
         let loss = medium.loss().map(str::to_owned);
-        let place = (&self.files, &self.pool, &mut self.nbd);
-        let placed = medium.move_to_reactor(place, MediumId(id.0), &label);
+        let place = Place {
+            files: &self.files,
+            pool: &self.pool,
+            exports: &mut self.nbd,
+            id: MediumId(id.0),
+            label: &label,
+        };
+        let placed = medium.move_to_reactor(place);
         let saved = state.as_ref().map(|(bytes, _)| bytes.as_slice());
         let unfinished = saved.and_then(unfinished_sanitize);
         let store = || placed.store(&self.pool, self.wake(id));
-        let made = if is_handed_over && placed.tape().is_some() {
+        let made = if is_handed_over && placed.placed.medium.tape().is_some() {
             LogicalUnit::new_to_restore(config, store(), self.pool.clone())
         } else {
             match LogicalUnit::new(config.clone(), store(), saved, self.pool.clone()) {
@@ -254,8 +239,7 @@ impl ReactorShard {
             Ok(entropy) => made.seed(&entropy),
             Err(why) => crate::warning!("{label}: no ROD tokens: cannot get random bytes: {why}"),
         }
-        let (tape, device, memory) = (placed.tape(), placed.pass_through(), placed.memory());
-        let (medium, drive, library) = placed.into_parts();
+        let PlacedMedium { medium, library } = placed.placed;
         let library = library.map(|library| self.start_library(id, &label, library)).transpose()?;
         if !self.shard.add_disk(now, id, made, disk) {
             return Err(format!("{label}: no unit number is free"));
@@ -266,25 +250,15 @@ impl ReactorShard {
             crate::warning!("{label}: SANITIZE or FORMAT UNIT was under way, and erases {unit_medium} again");
         }
         self.state_files.insert(id, StateFile { naa, medium: record });
-        self.tapes.extend(tape.map(|tape| (id, tape)));
-        if let Some(device) = device {
-            if !is_handed_over {
-                device.start(self.wake(id));
-            }
-            self.devices.insert(id, device);
+        if !is_handed_over {
+            medium.start(Box::new(self.wake(id)));
         }
-        self.memories.extend(memory.map(|memory| (id, memory)));
         if loss.is_some() {
             self.shard.record_lost_writes(now, id);
         }
-        self.record_losses_of_export(id, unit, loss.as_deref());
-        self.drives.extend(drive.map(|drive| (id, drive)));
-        if let Some(disk) = medium {
-            if let Some(why) = &loss {
-                disk.set_known_loss(why);
-            }
-            self.watch(id, Some(unit), disk);
-        }
+        self.record_losses_of(id, unit, medium.as_ref(), loss.as_deref());
+        self.watch(id, medium.as_ref());
+        self.media.insert(id, medium);
         if let Some(library) = library {
             self.serve_library(now, id, library);
         }
@@ -300,8 +274,9 @@ impl ReactorShard {
         }
     }
 
-    /// Watches the file or device of a unit.
-    fn watch(&mut self, id: UnitId, unit: Option<&Unit>, disk: Disk) {
+    /// Watches the file or device of a unit, if it has one.
+    fn watch(&self, id: UnitId, medium: &dyn ServedMedium) {
+        let Some(disk) = medium.disk() else { return };
         let own = self.own.clone();
         let served = Arc::downgrade(&disk.info());
         disk.on_truncate(move || {
@@ -310,16 +285,22 @@ impl ReactorShard {
             // Posted to the message queue, because the unit is in the middle of an operation.
             let _ = own.post(move |member: &mut Self, now| member.withhold_served(now, id, &served, why));
         });
-        if let Some(unit) = unit {
-            self.record_losses_of(id, unit, &disk);
-        }
         self.media_watch.add(id, &disk.info(), self.own.clone());
-        self.disks.insert(id, disk);
+    }
+
+    /// Returns the file or device of a unit, or the image of the disc in its drive.
+    fn disk(&self, id: UnitId) -> Option<Disk> {
+        self.media.get(&id)?.disk()
+    }
+
+    /// Returns the drive for tapes of a unit.
+    fn tape(&self, id: UnitId) -> Option<&Tape> {
+        self.media.get(&id)?.tape()
     }
 
     /// Withholds a disk whose file or device differs from what is served, until a reload accepts it.
     pub(super) fn withhold(&mut self, now: Instant, id: UnitId, why: &str) {
-        if self.disks.get(&id).is_some_and(|disk| disk.withhold(why)) {
+        if self.disk(id).is_some_and(|disk| disk.withhold(why)) {
             self.shard.withhold_medium(now, id, true);
         }
     }
@@ -332,7 +313,7 @@ impl ReactorShard {
     /// Withholds a disk if the unit still has it. Another disc can be in a drive when the last operations of
     /// one end, or when its path was compared.
     pub(super) fn withhold_served(&mut self, now: Instant, id: UnitId, served: &Weak<DiskInfo>, why: &str) {
-        let present = self.disks.get(&id).map(|disk| Arc::downgrade(&disk.info()));
+        let present = self.disk(id).map(|disk| Arc::downgrade(&disk.info()));
         if present.is_some_and(|present| present.ptr_eq(served)) {
             self.withhold(now, id, why);
         }
@@ -385,7 +366,9 @@ impl ReactorShard {
 
     /// Unloads the cartridges: no unit of a tape drive serves from now on.
     pub(super) fn unload_cartridges(&mut self, now: Instant) {
-        for id in std::mem::take(&mut self.tapes).into_keys() {
+        let is_tape = |(id, medium): (&UnitId, &Box<dyn ServedMedium>)| medium.tape().map(|_| *id);
+        for id in self.media.iter().filter_map(is_tape).collect::<Vec<_>>() {
+            self.media.remove(&id);
             self.shard.remove_unit(now, id);
         }
     }
@@ -432,45 +415,20 @@ impl ReactorShard {
 
     /// Returns every unit.
     pub(super) fn units(&self) -> Vec<UnitView> {
-        use store::Store;
         let view = |report: UnitReport| {
-            let disk = self.disks.get(&report.unit);
-            let tape = self.tapes.get(&report.unit);
-            let export = self.nbd.of_unit(report.unit);
-            let device = self.devices.get(&report.unit);
-            let others = || {
-                let tape = tape.map(Tape::errors).or(export.map(NbdExport::errors));
-                tape.or(device.map(PassThrough::errors)).unwrap_or(0)
-            };
-            let not_ready: Option<Cow<'static, str>> = match self.drives.get(&report.unit) {
+            let medium = self.media.get(&report.unit);
+            let health = medium.map_or_else(MediumHealth::default, |medium| medium.health());
+            let not_ready: Option<Cow<'static, str>> = match medium {
                 _ if report.drain != Drain::No => Some("the operator drains it".into()),
-                None if tape.is_some_and(Tape::is_empty) => Some("there is no cartridge in the drive".into()),
-                None if tape.is_some() && !report.medium_present => {
-                    Some("an initiator has unloaded the cartridge".into())
-                }
-                Some(drive) if !report.medium_present => Some(match drive.disc() {
-                    Some(_) => "an initiator has ejected the disc".into(),
-                    None => "there is no disc in the drive".into(),
-                }),
-                _ if tape.is_some() => report.not_ready.map(counts::describe_loading),
-                _ => report.not_ready.map(|sense| counts::describe_not_ready(sense).into()),
+                Some(medium) => medium.why_not_ready(&report),
+                None => report.not_ready.map(|sense| counts::describe_not_ready(sense).into()),
             };
+            let failed_flush = || report.has_failed_flush.then(|| "a flush of its medium failed".to_owned());
             UnitView {
                 not_ready: not_ready.map(Cow::into_owned),
                 // The unit knows what lies between its medium and hosts, such as a LUKS header.
-                bytes: tape.map_or(report.capacity, Tape::capacity),
-                is_rom: self.drives.get(&report.unit).is_some_and(|drive| drive.capabilities().read_only),
-                errors: disk.map_or_else(others, Disk::errors),
-                withheld: disk
-                    .and_then(Disk::withheld)
-                    .or_else(|| export?.not_ready())
-                    .or_else(|| device?.not_ready()),
-                failure: disk.and_then(Disk::failure),
-                space: disk.and_then(Disk::file_space),
-                lost_writes: disk
-                    .and_then(Disk::lost_writes)
-                    .or_else(|| export?.lost_writes())
-                    .or_else(|| report.has_failed_flush.then(|| "a flush of its medium failed".to_owned())),
+                bytes: medium.and_then(|medium| medium.capacity()).unwrap_or(report.capacity),
+                health: MediumHealth { lost_writes: health.lost_writes.or_else(failed_flush), ..health },
                 report,
             }
         };

@@ -1,25 +1,31 @@
 //! The cartridge of a drive on its reactor. The logical unit and the daemon share it. It counts and logs
 //! failures. The drives of a library can be empty.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::io;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
 
 use backends::cartridge_folder::{CartridgeFolder, CartridgeStore};
+use backends::open::FileIdentity;
 use base::buffer::DataList;
 use drivers::files::FileQueue;
 use store::Store;
 use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpOutput};
 use store::null::Null;
+use target::target::UnitReport;
 
-use super::handed_over::MovedCartridge;
+use super::handed_over::{MovedCartridge, SessionMedia};
+use super::log_throttle::LogThrottle;
+use super::media::MediaError;
+use super::media::error::describe_error;
+use super::media::opened::{OpenedMedium, Place, PlacedMedium};
+use super::media::served::{MediumHealth, MovingMedium, ServedMedium};
+use super::reactor_shard::counts::describe_loading;
+use super::reactor_shard::handover::Obstacle;
+use crate::config::Unit;
 use crate::os_error;
-
-/// The least time between two logged failures of one cartridge.
-const TELL_EVERY: Duration = Duration::from_secs(10);
 
 /// The place for a cartridge in a drive. Clones share one state.
 #[derive(Clone)]
@@ -29,7 +35,7 @@ struct Inner {
     cartridge: Option<Loaded>,
     label: String,
     errors: u64,
-    told: Option<Instant>,
+    throttle: LogThrottle,
     /// Completions of operations that an empty drive got.
     without: VecDeque<Completion>,
 }
@@ -50,7 +56,7 @@ impl Tape {
             cartridge: None,
             label: label.to_owned(),
             errors: 0,
-            told: None,
+            throttle: LogThrottle::default(),
             without: VecDeque::new(),
         };
         let tape = Self(Rc::new(RefCell::new(inner)));
@@ -72,20 +78,6 @@ impl Tape {
         self.0.borrow_mut().cartridge = None;
     }
 
-    /// Returns the cartridge for another process; `None` if there is none.
-    pub(super) fn moved(&self, drive: String) -> Option<io::Result<MovedCartridge>> {
-        let inner = self.0.borrow();
-        let Loaded { store, path, .. } = inner.cartridge.as_ref()?;
-        let (path, read_only) = (path.clone(), store.is_read_only());
-        Some(store.try_clone_files().map(|files| MovedCartridge { drive, path, read_only, files }))
-    }
-
-    /// Returns why another process cannot serve the cartridge as this one does, if that is so.
-    pub(super) fn obstacle(&self) -> Option<String> {
-        let why = "the cartridge could not be made durable, and only this process reports that to its hosts";
-        self.is_flush_broken().then(|| format!("{}: {why}", self.0.borrow().label))
-    }
-
     /// Returns whether there is no cartridge.
     pub(super) fn is_empty(&self) -> bool {
         self.0.borrow().cartridge.is_none()
@@ -96,20 +88,79 @@ impl Tape {
     pub(super) fn is_flush_broken(&self) -> bool {
         self.0.borrow().cartridge.as_ref().is_some_and(|loaded| loaded.store.is_flush_broken())
     }
+}
 
-    /// Returns the capacity in bytes.
-    pub(super) fn capacity(&self) -> u64 {
-        self.0.borrow().cartridge.as_ref().map_or(0, |loaded| loaded.capacity)
+impl ServedMedium for Tape {
+    fn store(&self) -> Box<dyn Store> {
+        Box::new(self.clone())
     }
 
-    /// Returns how many operations failed so far.
-    pub(super) fn errors(&self) -> u64 {
-        self.0.borrow().errors
+    fn configure(&self, unit: &Unit) {
+        unit.label.clone_into(&mut self.0.borrow_mut().label);
+    }
+
+    fn health(&self) -> MediumHealth {
+        MediumHealth { errors: self.0.borrow().errors, ..MediumHealth::default() }
+    }
+
+    fn capacity(&self) -> Option<u64> {
+        Some(self.0.borrow().cartridge.as_ref().map_or(0, |loaded| loaded.capacity))
+    }
+
+    fn why_not_ready(&self, report: &UnitReport) -> Option<Cow<'static, str>> {
+        if self.is_empty() {
+            Some("there is no cartridge in the drive".into())
+        } else if !report.medium_present {
+            Some("an initiator has unloaded the cartridge".into())
+        } else {
+            report.not_ready.map(describe_loading)
+        }
+    }
+
+    fn obstacle(&self) -> Option<Obstacle> {
+        let why = "the cartridge could not be made durable, and only this process reports that to its hosts";
+        self.is_flush_broken().then(|| Obstacle::lasting(format!("{}: {why}", self.0.borrow().label)))
+    }
+
+    fn export(&self, unit: &str) -> Result<Option<MovingMedium>, String> {
+        let inner = self.0.borrow();
+        let Some(Loaded { store, path, .. }) = inner.cartridge.as_ref() else { return Ok(None) };
+        let (drive, path, read_only) = (unit.to_owned(), path.clone(), store.is_read_only());
+        let files = store.try_clone_files();
+        let files = files.map_err(|error| format!("cannot pass a cartridge on: {}", os_error(&error)))?;
+        Ok(Some(MovingMedium::Cartridge(MovedCartridge { drive, path, read_only, files })))
+    }
+
+    fn tape(&self) -> Option<&Tape> {
+        Some(self)
+    }
+}
+
+/// A drive for tapes before it is on its reactor, with the cartridge in it.
+#[derive(Debug)]
+pub(super) struct OpenTape(pub(super) Option<CartridgeFolder>);
+
+impl OpenedMedium for OpenTape {
+    fn identity(&self) -> Option<FileIdentity> {
+        self.0.as_ref().map(CartridgeFolder::identity)
+    }
+
+    fn receive(&mut self, unit: &Unit, media: &mut SessionMedia) -> Result<(), MediaError> {
+        if let Some(moved) = media.cartridges.remove(&unit.identity.naa.to_string()) {
+            let cartridge = CartridgeFolder::take(&moved.path, moved.read_only, moved.files);
+            let failed = |error| MediaError::new(unit, describe_error(&error));
+            self.0 = Some(cartridge.map_err(failed)?);
+        }
+        Ok(())
+    }
+
+    fn place(self: Box<Self>, place: Place<'_>) -> PlacedMedium {
+        PlacedMedium::of(Tape::new(self.0, place.files.queue(place.id), place.label))
     }
 }
 
 impl Inner {
-    /// Counts a failure, and logs it unless another one was logged less than [`TELL_EVERY`] ago.
+    /// Counts a failure, and logs it unless one was logged shortly before.
     fn failed(&mut self, failure: Failure) {
         let what = match failure.fault {
             // A file of the log that does not exist holds nothing, and a file system may not free storage.
@@ -128,12 +179,9 @@ impl Inner {
                 self.label
             );
         }
-        if self.told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
-            return;
-        }
-        self.told = Some(Instant::now());
+        let Some(more) = self.throttle.may_log() else { return };
         let error = error.map_or(String::new(), |errno| format!(": {}", os_error(&errno.into())));
-        crate::error!("{}: {}: {what}{error}", self.label, loaded.path.display());
+        crate::error!("{}: {}: {what}{error}{more}", self.label, loaded.path.display());
     }
 }
 

@@ -14,11 +14,11 @@ use super::{CLOSE_WAIT, DRAIN_LOOK, Daemon};
 use crate::answers::{self, ANSWER_MAX};
 use crate::config::{Config, Http, Medium, Naa, Unit, UnitIndex, UnitKey};
 use crate::disc_image;
-use crate::serve::discs::{DiscImage, NewDisc};
+use crate::serve::discs::{NewDisc, OpenDrive};
 use crate::serve::disk::ComparedDisk;
 use crate::serve::late_media::does_not_answer;
+use crate::serve::media::opened::OpenedMedium as _;
 use crate::serve::media::{self, SameDisc};
-use crate::serve::medium_identity::MediumIdentity;
 use crate::serve::reactor_shard::ReactorShard;
 use crate::serve::reactors::forget_pending_discs;
 use crate::serve::runtime_config::RuntimeConfig;
@@ -118,14 +118,10 @@ impl Daemon {
                 }
                 Err(error) => Err(error),
             };
-            let mut image = image.map_err(|error| error.to_string())?;
-            if let Some((opened, path)) = image.as_mut().map(DiscImage::opened) {
-                // The disk notices the loss with its first operation.
-                let medium = MediumIdentity::of_opened(opened);
-                let checked = media::loss::check(unit, (opened, &path), medium, &self.state);
-                checked.map_err(|error| error.to_string())?;
-            }
-            discs.push(NewDisc { id, image });
+            let mut drive = OpenDrive(image.map_err(|error| error.to_string())?);
+            // The disk notices a loss with its first operation.
+            drive.check_loss(unit, &self.state).map_err(|error| error.to_string())?;
+            discs.push(NewDisc { id, image: drive.0 });
         }
         Ok((discs, withheld))
     }

@@ -35,6 +35,7 @@ use crate::serve::bindings::STORE_DELAY;
 use crate::serve::changes::{failure, on_one_line};
 use crate::serve::daemon_event::{DaemonEvent, UpgradeOrder};
 use crate::serve::handed_over::{MovedCartridge, MovedMedium};
+use crate::serve::media::served::MovingMedium;
 use crate::serve::memory::MovingMemory;
 use crate::serve::reactor_shard::handover::{ExportedReactor, MovingExport, Obstacle};
 use crate::serve::router::Router;
@@ -410,7 +411,7 @@ impl Daemon {
         let (mut locks, mut memory_files) = <(Vec<_>, Vec<_>)>::default();
         let mut sessions = 0;
         for (at, exported) in reactors.into_iter().enumerate() {
-            let ExportedReactor { shard, connections, cartridges, exports, devices, memories } = exported;
+            let ExportedReactor { shard, connections, media } = exported;
             sessions += connections.len();
             let arrived = || connections.iter().flatten();
             let conns = arrived().map(|(conn, _)| *conn).collect();
@@ -431,24 +432,37 @@ impl Daemon {
                 .collect::<Result<_, &str>>()
                 .map_err(|why| lasting(why.to_owned()))?;
             document.reactors.push(ReactorState { shard, connections: places, tls_addresses });
-            for MovedCartridge { drive, path, read_only, files: of_cartridge } in cartridges {
-                document.cartridges.push(CartridgeState { drive, path, read_only });
-                files.extend(of_cartridge.map(OwnedFd::from));
+            let mut conns = Vec::new();
+            for medium in media {
+                match medium {
+                    MovingMedium::Cartridge(MovedCartridge {
+                        drive,
+                        path,
+                        read_only,
+                        files: of_cartridge,
+                    }) => {
+                        document.cartridges.push(CartridgeState { drive, path, read_only });
+                        files.extend(of_cartridge.map(OwnedFd::from));
+                    }
+                    MovingMedium::Export(MovingExport { unit, info, conn }) => {
+                        document.exports.push(ExportState::new(unit, &info, conn.is_some()));
+                        conns.extend(conn);
+                    }
+                    MovingMedium::Device(unit, MovedSg { info, names, locked: lock }) => {
+                        let DeviceInfo { kind, block_len, transfer_max } = info;
+                        let is_locked = lock.is_some();
+                        let state = DeviceState { unit, kind, block_len, transfer_max, names, is_locked };
+                        document.devices.push(state);
+                        locks.extend(lock.map(OwnedFd::from));
+                    }
+                    MovingMedium::Memory(unit, MovingMemory { len, chunks, file, rest }) => {
+                        rest.copy().map_err(|error| memory_copy::failed(&error))?;
+                        document.memories.push(MemoryState { unit, len, chunks });
+                        memory_files.push(OwnedFd::from(file));
+                    }
+                }
             }
-            servers.extend(frozen.sockets(at, exports.iter().filter_map(|export| export.conn).collect())?);
-            let state = |MovingExport { unit, info, conn }| ExportState::new(unit, &info, conn.is_some());
-            document.exports.extend(exports.into_iter().map(state));
-            for (unit, MovedSg { info, names, locked: lock }) in devices {
-                let DeviceInfo { kind, block_len, transfer_max } = info;
-                let is_locked = lock.is_some();
-                document.devices.push(DeviceState { unit, kind, block_len, transfer_max, names, is_locked });
-                locks.extend(lock.map(OwnedFd::from));
-            }
-            for (unit, MovingMemory { len, chunks, file, rest }) in memories {
-                rest.copy().map_err(|error| memory_copy::failed(&error))?;
-                document.memories.push(MemoryState { unit, len, chunks });
-                memory_files.push(OwnedFd::from(file));
-            }
+            servers.extend(frozen.sockets(at, conns)?);
         }
         let mut format = format_of(&self.runtime.config);
         let mut ends = Vec::new();

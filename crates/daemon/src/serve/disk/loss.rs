@@ -160,58 +160,10 @@ pub(in crate::serve) enum NotAccepted {
 }
 
 impl Disk {
-    /// Sets the function that makes the record of a loss durable.
-    pub(in crate::serve) fn on_loss(&self, record: impl Fn(&str, Arc<RecordProgress>) + 'static) {
-        self.0.borrow_mut().record_loss = Some(Box::new(record));
-    }
-
-    /// Records that writes were lost before the disk was opened, for this reason, which is recorded already.
-    pub(in crate::serve) fn set_known_loss(&self, why: &str) {
-        self.0.borrow_mut().loss = Some(Loss::recorded(why.to_owned()));
-    }
-
-    /// Returns why acknowledged writes are lost, if some are.
-    pub(in crate::serve) fn lost_writes(&self) -> Option<String> {
-        self.0.borrow().loss.as_ref().map(|loss| loss.why.clone())
-    }
-
     /// Makes everything that was acknowledged durable. The caller polls the disk then, since nothing else
     /// announces what has ended immediately.
     pub(in crate::serve) fn begin_sync(&self, done: SyncSender) {
-        let mut inner = self.0.borrow_mut();
-        inner.syncs.waiting.push(done);
-        inner.start_sync();
-    }
-
-    /// Begins to accept what is lost: makes everything else durable. Hosts are refused until
-    /// [`Self::end_acceptance`], since the unit remembers the loss too.
-    ///
-    /// # Errors
-    /// [`NotAccepted`]
-    pub(in crate::serve) fn begin_acceptance(&self, done: SyncSender) -> Result<(), NotAccepted> {
-        let mut inner = self.0.borrow_mut();
-        inner.loss.as_ref().ok_or(NotAccepted::NothingLost)?.begin_acceptance()?;
-        inner.store.accept_lost_writes();
-        inner.syncs.waiting.push(done);
-        inner.start_sync();
-        Ok(())
-    }
-
-    /// Ends the acceptance. `is_accepted` says whether the flush has succeeded and the record is removed.
-    /// Returns whether the disk serves without a loss now: it does not if it has lost writes again meanwhile.
-    pub(in crate::serve) fn end_acceptance(&self, is_accepted: bool) -> bool {
-        let mut inner = self.0.borrow_mut();
-        if let Some(loss) = &inner.loss {
-            loss.end_acceptance(is_accepted);
-        }
-        if !is_accepted {
-            inner.store.set_lost_writes();
-            return false;
-        }
-        inner.loss = None;
-        inner.failures.clear();
-        inner.notice_loss();
-        inner.loss.is_none()
+        self.0.borrow_mut().begin_sync(done);
     }
 }
 
@@ -261,6 +213,11 @@ impl Inner {
         is_syncing.then_some(("what hosts wrote to it is being made durable", true))
     }
 
+    pub(super) fn begin_sync(&mut self, done: SyncSender) {
+        self.syncs.waiting.push(done);
+        self.start_sync();
+    }
+
     fn start_sync(&mut self) {
         if self.syncs.in_flight.is_empty() && !self.syncs.waiting.is_empty() {
             self.syncs.in_flight = std::mem::take(&mut self.syncs.waiting);
@@ -296,6 +253,7 @@ mod tests {
 
     use super::*;
     use crate::scratch::Scratch;
+    use crate::serve::media::served::ServedMedium as _;
     use crate::serve::medium_identity::MediumIdentity;
     use crate::serve::reactor_shard::ReactorShard;
 
@@ -319,7 +277,8 @@ mod tests {
         let disk = Disk::new((opened, medium), (path, None), reactor.files().queue(MediumId(1)), "disk");
         let records = Records::default();
         let list = Rc::clone(&records);
-        disk.on_loss(move |why, progress| list.borrow_mut().push((why.to_owned(), progress)));
+        let record = move |why: &str, progress| list.borrow_mut().push((why.to_owned(), progress));
+        disk.0.borrow_mut().record_loss = Some(Box::new(record));
         (disk, records, reactor)
     }
 
@@ -360,25 +319,29 @@ mod tests {
         let scratch = Scratch::new();
         let (mut disk, records, _reactor) = lossy(&scratch);
         let (sender, results) = channel();
-        assert_eq!(disk.begin_acceptance(sender.clone()), Err(NotAccepted::NothingLost), "not noticed yet");
+        assert_eq!(
+            disk.begin_acceptance(false, sender.clone()),
+            Err(NotAccepted::NothingLost),
+            "not noticed yet"
+        );
         flush(&mut disk, 1);
         assert_eq!(failed(&mut disk), None);
-        assert_eq!(disk.begin_acceptance(sender.clone()), Err(NotAccepted::NotRecorded));
+        assert_eq!(disk.begin_acceptance(false, sender.clone()), Err(NotAccepted::NotRecorded));
         records.borrow()[0].1.end(true);
         failed(&mut disk);
-        assert_eq!(disk.begin_acceptance(sender.clone()), Ok(()));
+        assert_eq!(disk.begin_acceptance(false, sender.clone()), Ok(()));
         assert_eq!(disk.obstacle().map(|obstacle| obstacle.can_end), Some(true), "the flush ends");
         disk.0.borrow_mut().sync_ended(Err(store::api::Fault::NoSpace.into()));
         assert!(results.try_recv().unwrap().is_err());
         assert!(!disk.end_acceptance(false));
-        assert!(disk.lost_writes().is_some());
+        assert!(disk.health().lost_writes.is_some());
         flush(&mut disk, 2);
         assert_eq!(failed(&mut disk), Some(OpId(2)));
-        assert_eq!(disk.begin_acceptance(sender), Ok(()));
+        assert_eq!(disk.begin_acceptance(false, sender), Ok(()));
         disk.0.borrow_mut().sync_ended(Ok(()));
         assert_eq!(results.try_recv(), Ok(Ok(())));
         assert!(disk.end_acceptance(true));
-        assert_eq!(disk.lost_writes(), None);
+        assert_eq!(disk.health().lost_writes, None);
         assert_eq!(disk.obstacle(), None);
     }
 
@@ -394,9 +357,9 @@ mod tests {
             assert_eq!(failed(&mut disk), Some(OpId(1)));
             assert!(progress.begin_again());
             let (sender, _results) = channel();
-            assert_eq!(disk.begin_acceptance(sender.clone()), Err(NotAccepted::NotRecorded));
+            assert_eq!(disk.begin_acceptance(false, sender.clone()), Err(NotAccepted::NotRecorded));
             progress.end(false);
-            assert_eq!(disk.begin_acceptance(sender), Ok(()));
+            assert_eq!(disk.begin_acceptance(false, sender), Ok(()));
             assert!(!progress.begin_again(), "the record would stay when the loss is accepted");
             disk.0.borrow_mut().sync_ended(Ok(()));
             assert_eq!(disk.end_acceptance(is_accepted), is_accepted);
@@ -412,11 +375,11 @@ mod tests {
         failed(&mut disk);
         records.borrow()[0].1.end(true);
         let (sender, _results) = channel();
-        assert_eq!(disk.begin_acceptance(sender), Ok(()));
+        assert_eq!(disk.begin_acceptance(false, sender), Ok(()));
         disk.0.borrow_mut().sync_ended(Ok(()));
         disk.0.borrow_mut().store.set_lost_writes();
         assert!(!disk.end_acceptance(true));
-        assert!(disk.lost_writes().is_some());
+        assert!(disk.health().lost_writes.is_some());
         assert_eq!(records.borrow().len(), 2);
     }
 

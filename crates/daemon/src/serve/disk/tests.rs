@@ -9,6 +9,7 @@ use store::api::OpAction;
 use super::snapshot::{SnapshotProgress, SnapshotReport, Step, why_no_snapshot};
 use super::*;
 use crate::scratch::Scratch;
+use crate::serve::media::served::ServedMedium as _;
 use crate::serve::reactor_shard::ReactorShard;
 
 fn disk(path: &Path, len: u64) -> (Disk, Reactor<ReactorShard>) {
@@ -36,7 +37,7 @@ fn a_failure_is_known_until_it_is_made_good_or_accepted() {
         disk.submit(Op { id: OpId(id), action: OpAction::Read { at, len: 512 } });
         let result = result.map(|()| store::api::OpOutput::Done(Default::default()));
         disk.0.borrow_mut().ended(Completion { id: OpId(id), result: result.map_err(Into::into) });
-        (disk.failure(), disk.clone())
+        (disk.health().failure, disk.clone())
     };
     let expected = Some("a read of 512 bytes at byte 4096 failed: no space left".to_owned());
     assert_eq!(end(1, 4096, Err(Fault::NoSpace)).0, expected);
@@ -45,8 +46,8 @@ fn a_failure_is_known_until_it_is_made_good_or_accepted() {
     assert_eq!(end(4, 4096, Ok(())).0, None);
     let (failure, disk) = end(5, 4096, Err(Fault::NoSpace));
     assert_eq!(failure, expected);
-    disk.accept_failure();
-    assert_eq!(disk.failure(), None);
+    assert!(disk.accept_failure().is_some());
+    assert_eq!(disk.health().failure, None);
 }
 
 #[test]
@@ -54,10 +55,10 @@ fn the_storage_of_a_file_is_known_when_it_was_measured() {
     let scratch = Scratch::new();
     let path = scratch.path().join("disk.img");
     let (disk, _reactor) = disk(&path, 1 << 20);
-    assert_eq!(disk.file_space(), None, "nothing is measured on a reactor");
+    assert_eq!(disk.health().space, None, "nothing is measured on a reactor");
     std::fs::write(scratch.path().join("other"), [1; 4096]).unwrap();
     disk.info().measure_space();
-    let (at, space) = disk.file_space().unwrap();
+    let (at, space) = disk.health().space.unwrap();
     assert_eq!((at, space.allocated + space.promised), (path.canonicalize().unwrap(), 1 << 20));
     assert!(space.whole >= space.free && space.free > 0);
 }
@@ -134,15 +135,15 @@ fn operations_wait_from_the_order_to_hold_until_the_file_is_cloned() {
     assert!(!is_held(&disk), "it is the order of another snapshot");
     disk.order_snapshot(SnapshotId(1), SnapshotOrder::Hold);
     disk.submit(Op { id: OpId(1), action: READ });
-    assert!(is_held(&disk) && !disk.is_working());
+    assert!(is_held(&disk) && !disk.busy().is_some());
     assert!(reports.try_recv().is_err(), "it is not flushed");
     step_ended(&disk, Ok(()));
     assert_eq!(reports.try_recv(), Ok((0, SnapshotProgress::Held)));
     disk.order_snapshot(SnapshotId(1), SnapshotOrder::Clone);
-    assert!(is_held(&disk) && !disk.is_working());
+    assert!(is_held(&disk) && !disk.busy().is_some());
     step_ended(&disk, Ok(()));
     assert_eq!(reports.try_recv(), Ok((0, SnapshotProgress::Cloned)));
-    assert!(!is_held(&disk) && disk.is_working());
+    assert!(!is_held(&disk) && disk.busy().is_some());
 }
 
 #[test]
@@ -179,9 +180,9 @@ fn a_disk_that_is_released_goes_on_at_every_step() {
             step_ended(&disk, Ok(()));
         }
         disk.submit(Op { id: OpId(1), action: READ });
-        assert_eq!(disk.is_working(), steps < 2);
+        assert_eq!(disk.busy().is_some(), steps < 2);
         disk.order_snapshot(SnapshotId(1), SnapshotOrder::Release);
-        assert!(!is_held(&disk) && disk.is_working(), "after {steps} steps");
+        assert!(!is_held(&disk) && disk.busy().is_some(), "after {steps} steps");
         // The flush that is under way is none of the next snapshot.
         if matches!(steps, 0 | 2) {
             assert!(disk.obstacle().is_some());

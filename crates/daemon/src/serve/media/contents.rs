@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use backends::open::FileIdentity;
 
+use super::OpenMedium;
 use super::error::MediaError;
-use super::{Bare, OpenMedium};
 use crate::config::{Medium, Unit};
 use crate::serve::medium_identity::MediumIdentity;
 use crate::serve::sanitize_record::SanitizeRecord;
@@ -26,10 +26,8 @@ impl OpenMedium {
     /// Returns the identity of the file or device, if the medium is one, and what lasts of it.
     pub(in crate::serve) fn identities(&self) -> Option<(FileIdentity, MediumIdentity)> {
         let identity = self.identity()?;
-        let medium = match &self.bare {
-            Bare::Disk((_, medium), _) => medium.clone(),
-            _ => MediumIdentity::created(identity, self.created),
-        };
+        let lasting = self.bare.lasting_identity();
+        let medium = lasting.unwrap_or_else(|| MediumIdentity::created(identity, self.created));
         Some((identity, medium))
     }
 
@@ -40,16 +38,13 @@ impl OpenMedium {
 
     /// Returns the serial numbers of the drives of a library, if the medium is one.
     pub(in crate::serve) fn drive_serials(&self) -> Option<Vec<String>> {
-        match &self.bare {
-            Bare::Library(library) => library.drive_serials(),
-            _ => None,
-        }
+        self.bare.drive_serials()
     }
 
     /// Checks that a file or device holds a logical block. The reactor would refuse to serve it otherwise.
     pub(super) fn expect_a_block(&self, unit: &Unit) -> Result<(), MediaError> {
-        let Bare::Disk((opened, _), path) = &self.bare else { return Ok(()) };
-        let (len, block) = (opened.size(), u64::from(unit.block_size.bytes()));
+        let Some((len, path)) = self.bare.size() else { return Ok(()) };
+        let block = u64::from(unit.block_size.bytes());
         let data = self.keys.as_ref().map_or(len, |keys| keys.data_len(len));
         if data >= block || self.unread.is_some() {
             return Ok(());

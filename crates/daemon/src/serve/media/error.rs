@@ -29,11 +29,11 @@ enum Cause {
 }
 
 impl MediaError {
-    pub(super) fn new(unit: &Unit, why: String) -> Self {
+    pub(in crate::serve) fn new(unit: &Unit, why: String) -> Self {
         Self { unit: unit.label.clone(), why, cause: Cause::Mistake }
     }
 
-    pub(super) fn of_server(unit: &Unit, why: String, is_unreachable: bool) -> Self {
+    pub(in crate::serve) fn of_server(unit: &Unit, why: String, is_unreachable: bool) -> Self {
         let cause = if is_unreachable { Cause::Unreachable } else { Cause::Mistake };
         Self { cause, ..Self::new(unit, why) }
     }
@@ -72,7 +72,7 @@ impl MediaError {
 }
 
 /// Formats an error with its cause.
-pub(super) fn describe_error(error: &(dyn Error + 'static)) -> String {
+pub(in crate::serve) fn describe_error(error: &(dyn Error + 'static)) -> String {
     match error.source().and_then(|source| source.downcast_ref::<std::io::Error>()) {
         Some(source) => format!("{error}: {}", os_error(source)),
         None => error.to_string(),

@@ -47,11 +47,11 @@ fn rows(snapshot: &Snapshot) -> Vec<Row> {
                 lun,
                 stats: view.report.stats,
                 bytes: Some(view.bytes).filter(|_| !is_passed),
-                errors: view.errors,
-                is_ready: view.withheld.is_none(),
-                has_lost_writes: view.lost_writes.is_some(),
-                has_failed: view.failure.is_some(),
-                space: view.space.as_ref().map(|(_, space)| (space.allocated, space.promised)),
+                errors: view.health.errors,
+                is_ready: view.health.withheld.is_none(),
+                has_lost_writes: view.health.lost_writes.is_some(),
+                has_failed: view.health.failure.is_some(),
+                space: view.health.space.as_ref().map(|(_, space)| (space.allocated, space.promised)),
             };
             if let Some(other) = rows.get_mut(LUNS_MAX) {
                 other.stats.add(&row.stats);
@@ -186,7 +186,7 @@ fn spaces(rows: &[Row], name: &'static str, doc: &'static str, of: fn((u64, u64)
 /// Returns the metrics of the file systems that hold files of LUNs. Each has its device as a label:
 /// Prometheus refuses all metrics if two samples have the same labels.
 pub(super) fn file_systems(snapshot: &Snapshot) -> Vec<Family> {
-    let systems = FileSystemUse::of(snapshot.units().filter_map(|view| view.space.as_ref()));
+    let systems = FileSystemUse::of(snapshot.units().filter_map(|view| view.health.space.as_ref()));
     let each = |name, doc, of: fn(&FileSystemUse) -> u64| {
         let mut family = Family::gauge(name, &["directory", "device"], doc).in_bytes();
         for system in &systems {

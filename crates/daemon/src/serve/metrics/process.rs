@@ -20,7 +20,8 @@ fn daemon(snapshot: &Snapshot) -> Vec<Family> {
     start.push(Vec::new(), Value::Seconds(since.as_secs_f64()));
     let data = snapshot.reactors.iter().map(|reactor| u64::try_from(reactor.data_bytes).unwrap_or(u64::MAX));
     let problems = snapshot.problems();
-    let withheld = snapshot.units().filter(|view| view.withheld.is_some()).count() + snapshot.late.len();
+    let withheld =
+        snapshot.units().filter(|view| view.health.withheld.is_some()).count() + snapshot.late.len();
     let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     vec![
         Family::info("targe_build", &["version"], "The version of targe.")

@@ -9,6 +9,7 @@ use super::exposition::{open_metrics, plain_text};
 use super::*;
 use crate::config::{Config, Environment, Flags};
 use crate::scratch::Scratch;
+use crate::serve::media::served::MediumHealth;
 use crate::serve::placement::Owners;
 use crate::serve::reactor_shard::counts::ReactorCounts;
 use crate::serve::reactor_shard::{HyperScsiReport, UnitView};
@@ -51,13 +52,8 @@ fn snapshot(text: &str, commands: u64) -> Snapshot {
             has_failed_flush: false,
         },
         bytes: 1 << 20,
-        errors: 0,
-        is_rom: false,
-        withheld: None,
+        health: MediumHealth::default(),
         not_ready: None,
-        lost_writes: None,
-        failure: None,
-        space: None,
     };
     let units = runtime.units(0).map(|(id, ..)| view(id)).collect();
     let hyperscsi = HyperScsiReport {
@@ -119,7 +115,7 @@ fn a_medium_that_has_failed_is_a_problem_and_a_metric() {
     let mut snapshot = snapshot(SHARED, 1);
     assert!(snapshot.problems().is_empty());
     let [first, ..] = &mut *snapshot.reactors[0].units else { panic!("no unit") };
-    first.failure = Some("a write of 512 bytes at byte 0 failed: no space left".to_owned());
+    first.health.failure = Some("a write of 512 bytes at byte 0 failed: no space left".to_owned());
     let problem = "its medium has failed, until that succeeds or targe lun accept-loss: a write of 512 bytes at byte 0 \
                    failed: no space left";
     let problems = snapshot.problems();
@@ -237,7 +233,7 @@ fn the_older_format_has_the_same_samples_and_its_own_names_of_types() {
 fn a_disk_that_is_withheld_is_a_problem_and_a_failed_reload_a_warning() {
     let mut snapshot = snapshot(SHARED, 0);
     assert_eq!((snapshot.problems().len(), snapshot.warnings().len()), (0, 0));
-    snapshot.reactors[0].units[0].withheld = Some("the file ends before the disk does".to_owned());
+    snapshot.reactors[0].units[0].health.withheld = Some("the file ends before the disk does".to_owned());
     snapshot.reload_failure = Some("line 3: no".to_owned());
     let problems = snapshot.problems();
     assert_eq!(problems.len(), 2, "{problems:?}");
@@ -275,7 +271,7 @@ fn no_two_samples_have_the_same_labels_although_two_file_systems_share_a_directo
     let mut snapshot = snapshot(SHARED, 1);
     for (system, view) in (5..).zip(&mut snapshot.reactors[0].units) {
         let space = FileSpace { system, whole: 1000, free: 90, allocated: 100, promised: 200 };
-        view.space = Some((PathBuf::from(format!("/srv/{system}.img")), space));
+        view.health.space = Some((PathBuf::from(format!("/srv/{system}.img")), space));
     }
     let text = open_metrics(&snapshot).unwrap();
     for text in [plain_text(&text), text] {

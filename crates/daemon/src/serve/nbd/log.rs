@@ -1,14 +1,9 @@
 //! What is logged about an export.
 
-use std::time::Duration;
-
 use ::nbd::client::Notice;
 use store::api::{Failure, Fault};
 
 use super::{ExportEvent, Inner};
-
-/// The least time between two logged failures of one export; failures in between are counted.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Inner {
     /// Logs a notice of the client. Returns what the unit must be told.
@@ -16,7 +11,7 @@ impl Inner {
         let within = self.patience.map_or("without a limit".to_owned(), |most| format!("up to {most:?}"));
         match notice {
             Notice::Lost => {
-                if let Some(more) = self.may_log() {
+                if let Some(more) = self.throttle.may_log() {
                     let (label, uri) = (&self.label, &self.address);
                     crate::warning!(
                         "{label}: the connection to {uri} is lost; commands wait for the server {within}{more}"
@@ -25,7 +20,7 @@ impl Inner {
             }
             Notice::Broken(error) => {
                 self.errors = self.errors.saturating_add(1);
-                if let Some(more) = self.may_log() {
+                if let Some(more) = self.throttle.may_log() {
                     crate::error!("{}: {}: {error}; its connection is ended{more}", self.label, self.address);
                 }
             }
@@ -63,19 +58,6 @@ impl Inner {
         None
     }
 
-    /// Returns whether a failure may be logged, and what to add about those that were not.
-    pub(super) fn may_log(&mut self) -> Option<String> {
-        if self.told.is_some_and(|told| told.elapsed() < LOG_INTERVAL) {
-            self.untold = self.untold.saturating_add(1);
-            return None;
-        }
-        self.told = Some(std::time::Instant::now());
-        Some(match std::mem::take(&mut self.untold) {
-            0 => String::new(),
-            more => format!(" ({more} more failures since the last one that was logged)"),
-        })
-    }
-
     /// Counts the failure of an operation, and logs it if the server reported it.
     pub(super) fn failed(&mut self, failure: Failure) {
         let what = match failure.fault {
@@ -91,7 +73,7 @@ impl Inner {
             _ => return,
         };
         self.errors = self.errors.saturating_add(1);
-        if let Some(more) = self.may_log() {
+        if let Some(more) = self.throttle.may_log() {
             let at = failure.at.map_or(String::new(), |at| format!(" at byte {at}"));
             crate::error!("{}: {}: {what}{at}{more}", self.label, self.address);
         }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{NbdExport, NbdExports};
 use crate::config::Unit;
-use crate::serve::disk::loss::{Loss, NotAccepted, RecordLoss};
+use crate::serve::disk::loss::{Loss, RecordLoss};
 use crate::serve::lost_writes::LossSubject;
 use crate::serve::medium_identity::MediumIdentity;
 
@@ -25,6 +25,32 @@ impl std::fmt::Debug for ExportLoss {
 }
 
 impl ExportLoss {
+    /// Has losses of `subject` recorded by `record`. `known` is the reason of a loss that is recorded already.
+    pub(super) fn set_record(&mut self, subject: LossSubject, record: RecordLoss, known: Option<&str>) {
+        let loss = known.map(|why| Loss::recorded(why.to_owned()));
+        *self = Self { loss, subject: Some(subject), record: Some(record) };
+    }
+
+    /// Returns the loss, if there is one.
+    pub(super) const fn get(&self) -> Option<&Loss> {
+        self.loss.as_ref()
+    }
+
+    /// Returns why acknowledged writes are lost, if some are.
+    pub(super) fn why(&self) -> Option<&str> {
+        self.loss.as_ref().map(Loss::why)
+    }
+
+    /// Returns by what a later process recognises the export.
+    pub(super) fn subject(&self) -> Option<LossSubject> {
+        self.subject.clone()
+    }
+
+    /// Forgets the loss, which the operator has accepted.
+    pub(super) fn forget(&mut self) {
+        self.loss = None;
+    }
+
     /// Returns why another process would not learn of a loss, if it would not.
     pub(super) fn obstacle(&self) -> Option<&'static str> {
         self.loss.as_ref()?.obstacle().map(|(why, _)| why)
@@ -36,7 +62,7 @@ impl NbdExports {
     /// missing on it.
     pub(super) fn leave_behind(&self, export: &NbdExport) {
         if export.0.borrow().client.has_lost_changes() {
-            export.note_loss();
+            export.record_loss();
             let inner = export.0.borrow();
             let sentence =
                 format!("{}: what hosts wrote last may be missing on {}", inner.label, inner.address);
@@ -48,25 +74,13 @@ impl NbdExports {
 
 impl NbdExport {
     /// Describes the export as the medium of a unit, for the record of a loss.
-    pub(in crate::serve) fn subject_of(&self, unit: &Unit) -> LossSubject {
+    pub(super) fn subject_of(&self, unit: &Unit) -> LossSubject {
         let address = self.0.borrow().address.to_string();
         LossSubject::of(unit, Path::new(&address), MediumIdentity::Unknown)
     }
 
-    /// Has losses recorded by `record`. `known` is the reason of a loss that is recorded already.
-    pub(in crate::serve) fn record_losses(
-        &self,
-        subject: LossSubject,
-        record: RecordLoss,
-        known: Option<&str>,
-    ) {
-        let loss = known.map(|why| Loss::recorded(why.to_owned()));
-        let (subject, record) = (Some(subject), Some(record));
-        self.0.borrow_mut().loss = ExportLoss { loss, subject, record };
-    }
-
     /// Has it recorded that acknowledged writes are lost, unless that was done.
-    pub(in crate::serve) fn note_loss(&self) {
+    pub(in crate::serve) fn record_loss(&self) {
         let mut inner = self.0.borrow_mut();
         if inner.loss.loss.is_none() {
             let loss = Loss::new(format!("{} may not have what hosts wrote", inner.address));
@@ -74,51 +88,11 @@ impl NbdExport {
             inner.loss.loss = Some(loss);
         }
     }
-
-    /// Returns why acknowledged writes are lost, if some are.
-    pub(in crate::serve) fn lost_writes(&self) -> Option<String> {
-        self.0.borrow().loss.loss.as_ref().map(|loss| loss.why().to_owned())
-    }
-
-    /// Returns by what a later process recognises the export.
-    pub(in crate::serve) fn loss_subject(&self) -> Option<LossSubject> {
-        self.0.borrow().loss.subject.clone()
-    }
-
-    /// Begins to accept what is lost.
-    ///
-    /// # Errors
-    /// [`NotAccepted`]
-    pub(in crate::serve) fn begin_acceptance(&self) -> Result<(), NotAccepted> {
-        let mut inner = self.0.borrow_mut();
-        inner.loss.loss.as_ref().ok_or(NotAccepted::NothingLost)?.begin_acceptance()?;
-        // The client notices what it loses from now on.
-        inner.client.accept_lost_changes();
-        Ok(())
-    }
-
-    /// Ends the acceptance. Returns whether the export serves without a loss now: it does not if its server
-    /// has lost writes again meanwhile.
-    pub(in crate::serve) fn end_acceptance(&self, is_accepted: bool) -> bool {
-        let mut inner = self.0.borrow_mut();
-        if let Some(loss) = &inner.loss.loss {
-            loss.end_acceptance(is_accepted);
-        }
-        if !is_accepted {
-            return false;
-        }
-        inner.loss.loss = None;
-        if inner.client.has_lost() {
-            drop(inner);
-            self.note_loss();
-            return false;
-        }
-        true
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::mailbox::channel;
     use std::cell::RefCell;
     use std::rc::Rc;
     use std::sync::Arc;
@@ -131,7 +105,8 @@ mod tests {
     use super::super::tests::{add_unflushed, exports};
     use super::*;
     use crate::scratch::Scratch;
-    use crate::serve::disk::loss::RecordProgress;
+    use crate::serve::disk::loss::{NotAccepted, RecordProgress};
+    use crate::serve::media::served::ServedMedium as _;
     use crate::serve::media::tests::unit;
 
     type Records = Rc<RefCell<Vec<Arc<RecordProgress>>>>;
@@ -139,10 +114,14 @@ mod tests {
     /// Returns the records that an export requests.
     fn records_of(export: &NbdExport) -> Records {
         let scratch = Scratch::new();
-        let subject = export.subject_of(&unit(scratch.path(), "type = \"ram\", size = \"2M\""));
+        let unit = unit(scratch.path(), "type = \"ram\", size = \"2M\"");
         let records = Records::default();
         let list = Rc::clone(&records);
-        export.record_losses(subject, Box::new(move |_, progress| list.borrow_mut().push(progress)), None);
+        let recorder = |_| -> RecordLoss {
+            let list = Rc::clone(&list);
+            Box::new(move |_, progress| list.borrow_mut().push(progress))
+        };
+        export.record_losses(&unit, &recorder, None);
         records
     }
 
@@ -165,7 +144,7 @@ mod tests {
                 exports.close(UnitId(3));
             }
             assert_eq!((records.borrow().len(), sentences.borrow().len()), (1, 1), "{is_up}");
-            assert!(export.lost_writes().is_some());
+            assert!(export.health().lost_writes.is_some());
         }
     }
 
@@ -174,18 +153,21 @@ mod tests {
         let (mut exports, pool) = (exports(), Pool::new(1 << 20));
         let export = add_unflushed(&mut exports, &pool);
         let records = records_of(&export);
-        assert_eq!(export.begin_acceptance(), Err(NotAccepted::NothingLost));
-        export.note_loss();
-        export.note_loss();
-        assert_eq!((records.borrow().len(), export.begin_acceptance()), (1, Err(NotAccepted::NotRecorded)));
-        assert!(exports.obstacle().is_some(), "another process would not learn of it");
+        let (done, answers) = channel();
+        let begin = |has_failed_flush| export.begin_acceptance(has_failed_flush, done.clone());
+        assert_eq!((begin(false), begin(true)), (Err(NotAccepted::NothingLost), Ok(())));
+        export.record_loss();
+        export.record_loss();
+        assert_eq!((records.borrow().len(), begin(true)), (1, Err(NotAccepted::NotRecorded)));
+        assert!(export.obstacle().is_some(), "another process would not learn of it");
         records.borrow()[0].end(true);
-        assert!(exports.obstacle().is_none());
-        assert_eq!(export.begin_acceptance(), Ok(()));
-        assert!(!export.end_acceptance(false) && export.lost_writes().is_some());
-        assert_eq!(export.begin_acceptance(), Ok(()));
-        assert!(export.end_acceptance(true) && export.lost_writes().is_none());
-        export.note_loss();
+        assert!(export.obstacle().is_none());
+        assert_eq!(begin(false), Ok(()));
+        assert!(!export.end_acceptance(false) && export.health().lost_writes.is_some());
+        assert_eq!(begin(false), Ok(()));
+        assert_eq!(answers.try_iter().collect::<Vec<_>>(), [Ok(()), Ok(()), Ok(())]);
+        assert!(export.end_acceptance(true) && export.health().lost_writes.is_none());
+        export.record_loss();
         assert_eq!(records.borrow().len(), 2);
     }
 }

@@ -12,6 +12,7 @@ use target::units::UnitId;
 
 use super::{HyperScsiReport, ReactorShard, UnitView};
 use crate::serve::file_systems::FileSystemUse;
+use crate::serve::media::served::MediumHealth;
 use crate::serve::runtime_config::RuntimeConfig;
 use crate::serve::tls_handshakes::TlsHandshakes;
 
@@ -120,11 +121,11 @@ impl Snapshot {
                         Some(why) => why.clone(),
                         None => NOT_OPEN.to_owned(),
                     },
-                    Some(UnitView { withheld: Some(why), .. }) => why.clone(),
-                    Some(UnitView { lost_writes: Some(why), .. }) => {
+                    Some(UnitView { health: MediumHealth { withheld: Some(why), .. }, .. }) => why.clone(),
+                    Some(UnitView { health: MediumHealth { lost_writes: Some(why), .. }, .. }) => {
                         format!("acknowledged writes are lost, and every flush fails: {why}")
                     }
-                    Some(UnitView { failure: Some(why), .. }) => {
+                    Some(UnitView { health: MediumHealth { failure: Some(why), .. }, .. }) => {
                         format!("its medium has failed, until that succeeds or targe lun accept-loss: {why}")
                     }
                     Some(_) => continue,
@@ -145,7 +146,7 @@ impl Snapshot {
         let down = self.interfaces_down().into_iter().map(|name| format!("interface {name} is down"));
         let bugs = Some(self.bugs()).filter(|bugs| *bugs > 0);
         let bugs = bugs.map(|bugs| format!("{bugs} internal errors since the start; the log names them"));
-        let files = self.units().filter_map(|view| view.space.as_ref());
+        let files = self.units().filter_map(|view| view.health.space.as_ref());
         let full = FileSystemUse::of(files).into_iter().filter_map(|system| system.warning());
         reload.into_iter().chain(down).chain(bugs).chain(full).collect()
     }
@@ -163,7 +164,7 @@ impl Snapshot {
 }
 
 /// Says why hosts find a tape drive not ready: it can be checking a cartridge that was not unloaded.
-pub(super) fn describe_loading(sense: Sense) -> Cow<'static, str> {
+pub(in crate::serve) fn describe_loading(sense: Sense) -> Cow<'static, str> {
     match sense.specific {
         Some(SenseKeySpecific::Progress(progress)) => {
             let percent = u32::from(progress) * 100 / 65_536;
@@ -175,7 +176,7 @@ pub(super) fn describe_loading(sense: Sense) -> Cow<'static, str> {
 }
 
 /// Says why hosts find a unit not ready that its medium has no reason for.
-pub(super) const fn describe_not_ready(sense: Sense) -> &'static str {
+pub(in crate::serve) const fn describe_not_ready(sense: Sense) -> &'static str {
     match sense.asc {
         Asc::NOT_READY_INITIALIZING_COMMAND_REQUIRED => "an initiator has stopped it",
         Asc::NOT_READY_BECOMING_READY => "it is becoming ready",

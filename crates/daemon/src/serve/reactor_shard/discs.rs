@@ -15,7 +15,7 @@ impl ReactorShard {
     /// it; the next reload tries again. One that only has to be saved is replaced when it is.
     pub(in crate::serve) fn change_discs(&mut self, now: Instant, discs: Vec<NewDisc>) {
         for NewDisc { id, image } in discs {
-            let (Some(drive), Some(unit)) = (self.drives.get(&id).cloned(), self.runtime.unit(id)) else {
+            let (Some(drive), Some(unit)) = (self.drive(id), self.runtime.unit(id)) else {
                 continue;
             };
             let label = unit.label.clone();
@@ -51,8 +51,7 @@ impl ReactorShard {
         let is_saved = |id: &UnitId| self.shard.removal_obstacle(*id) != Some(RemovalObstacle::Saving);
         let saved: Vec<UnitId> = self.pending_discs.keys().copied().filter(is_saved).collect();
         for id in saved {
-            let (Some(disc), Some(drive)) = (self.pending_discs.remove(&id), self.drives.get(&id).cloned())
-            else {
+            let (Some(disc), Some(drive)) = (self.pending_discs.remove(&id), self.drive(id)) else {
                 continue;
             };
             let label = self.runtime.unit(id).map(|unit| unit.label.clone()).unwrap_or_default();
@@ -76,6 +75,11 @@ impl ReactorShard {
         std::mem::take(&mut self.pending_discs).into_keys().collect()
     }
 
+    /// Returns the drive for discs of a unit.
+    fn drive(&self, id: UnitId) -> Option<DiscDrive> {
+        self.media.get(&id)?.drive().cloned()
+    }
+
     fn put_disc(&mut self, now: Instant, drive: &DiscDrive, label: &str, NewDisc { id, image }: NewDisc) {
         let disc = image.map(|image| image.place(&self.files, MediumId(id.0), label));
         match &disc {
@@ -83,6 +87,9 @@ impl ReactorShard {
             None => crate::info!("{label}: the drive is empty"),
         }
         let (owner, left) = (label.to_owned(), drive.disc().map(|disc| disc.info().path.clone()));
+        if let Some(former) = drive.disc() {
+            former.info().leave();
+        }
         drive.put(disc.clone(), move |is_durable| {
             if !is_durable {
                 let left = left.unwrap_or_default();
@@ -92,12 +99,11 @@ impl ReactorShard {
                 );
             }
         });
-        if let Some(former) = self.disks.remove(&id) {
-            former.info().leave();
-        }
         if let Some(disc) = disc {
-            let unit = self.runtime.unit(id).cloned();
-            self.watch(id, unit.as_ref(), disc);
+            if let Some(unit) = self.runtime.unit(id) {
+                self.record_losses_of(id, unit, &disc, None);
+            }
+            self.watch(id, &disc);
         }
         self.shard.medium_replaced(now, id);
     }
@@ -160,12 +166,13 @@ mod tests {
         };
         let mut member = ReactorShard::new(shard, runtime, context);
         let (now, id, drive) = (Instant::ORIGIN, UnitId(9), DiscDrive::new(None));
+        member.media.insert(id, Box::new(drive.clone()));
         let put = |member: &mut ReactorShard, name: &str| {
             let path = scratch.path().join(name);
             crate::disc_image::create(&path, "bd-re", Some(1 << 20)).unwrap();
             let image = discs::open(&path, false).unwrap();
             member.put_disc(now, &drive, "drive", NewDisc { id, image });
-            member.disks[&id].clone()
+            drive.disc().unwrap()
         };
         let served = |disc: &Disk| Arc::downgrade(&disc.info());
         let first = put(&mut member, "first.iso");
@@ -174,7 +181,7 @@ mod tests {
         assert_eq!((first.withheld(), second.withheld()), (None, None));
         member.withhold_served(now, id, &served(&second), "its path leads elsewhere");
         assert!(second.withheld().is_some());
-        member.disks.remove(&id);
+        member.media.remove(&id);
         member.withhold_served(now, id, &served(&second), "the drive is empty");
     }
 }

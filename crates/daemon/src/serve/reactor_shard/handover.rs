@@ -5,19 +5,15 @@ use std::io;
 use std::net::SocketAddr;
 
 use ::nbd::handshake::ExportInfo;
-use backends::sg::MovedSg;
 use base::state_machine::{AcceptInfo, ConnId, PortalId};
 use base::time::Instant;
 use shard::handover::{Exported, ShardBusy, ShardState};
 use target::units::UnitId;
 
 use super::ReactorShard;
-use crate::serve::discs::DiscDrive;
-use crate::serve::disk::{Disk, DiskObstacle};
-use crate::serve::handed_over::{MovedCartridge, MovedMedium};
-use crate::serve::memory::{Memory, MovingMemory, TakenChunks};
-use crate::serve::pass_through::PassThrough;
-use crate::serve::tape::Tape;
+use crate::serve::handed_over::MovedMedium;
+use crate::serve::media::served::{MovingMedium, ServedMedium};
+use crate::serve::memory::{Memory, TakenChunks};
 
 /// The most bytes of memory that a reactor leaves to be copied while the sessions are frozen: what takes a
 /// small part of the time that they may be.
@@ -29,14 +25,8 @@ pub(in crate::serve) struct ExportedReactor {
     pub(in crate::serve) shard: ShardState,
     /// The connections of each session.
     pub(in crate::serve) connections: Vec<Vec<(ConnId, Arrival)>>,
-    /// The cartridges in drives.
-    pub(in crate::serve) cartridges: Vec<MovedCartridge>,
-    /// The connections to NBD servers, and the block devices of other processes.
-    pub(in crate::serve) exports: Vec<MovingExport>,
-    /// The devices that commands are passed to, with the NAA identifiers of their units.
-    pub(in crate::serve) devices: Vec<(String, MovedSg)>,
-    /// The memory of LUNs, with the NAA identifiers of their units.
-    pub(in crate::serve) memories: Vec<(String, MovingMemory)>,
+    /// The media that move with the sessions.
+    pub(in crate::serve) media: Vec<MovingMedium>,
 }
 
 /// How a connection of an initiator arrived. The driver has a local socket for one inside TLS, which does not
@@ -73,6 +63,13 @@ pub(in crate::serve) struct Obstacle {
     pub(in crate::serve) can_end: bool,
 }
 
+impl Obstacle {
+    /// Makes an obstacle that no wait ends.
+    pub(in crate::serve) const fn lasting(sentence: String) -> Self {
+        Self { sentence, can_end: false }
+    }
+}
+
 impl From<ShardBusy> for Obstacle {
     fn from(busy: ShardBusy) -> Self {
         Self { sentence: busy.to_string(), can_end: busy.can_end() }
@@ -94,11 +91,14 @@ impl From<&str> for Obstacle {
 impl ReactorShard {
     /// Returns other descriptors of the files and devices that are served, and what each is.
     pub(in crate::serve) fn media_files(&self) -> io::Result<Vec<(MovedMedium, File)>> {
-        let socket = |id: &UnitId, disk: &Disk| match self.naa(*id).filter(|_| self.drives.contains_key(id)) {
-            Some(drive) => MovedMedium::Disc { drive: drive.to_string(), disc: disk.info().moved_disc() },
-            None => MovedMedium::File,
-        };
-        let disks = self.disks.iter().map(|(id, disk)| Ok((socket(id, disk), disk.try_clone_file()?)));
+        let disks = self.media.iter().filter_map(|(id, medium)| {
+            let disk = medium.disk()?;
+            let moved = match self.naa(*id).filter(|_| medium.drive().is_some()) {
+                Some(drive) => MovedMedium::Disc { drive: drive.to_string(), disc: disk.info().moved_disc() },
+                None => MovedMedium::File,
+            };
+            Some(disk.try_clone_file().map(|file| (moved, file)))
+        });
         let libraries = self.libraries.iter().filter_map(|(id, library)| {
             let changer = self.naa(*id)?.to_string();
             Some(library.duplicate_lock().map(|lock| (MovedMedium::Library { changer }, lock)))
@@ -114,19 +114,8 @@ impl ReactorShard {
             let label = self.runtime.unit(*id).map(|unit| unit.label.as_str()).unwrap_or_default();
             Some(format!("{label}: its disc is to be replaced when it is saved; try again"))
         };
-        let tapes = || self.tapes.values().find_map(Tape::obstacle);
-        let exports = || self.nbd.obstacle();
-        let devices = || self.devices.values().find_map(PassThrough::obstacle);
-        let disks = self.disks.values().filter_map(Disk::obstacle).min_by_key(|obstacle| obstacle.can_end);
-        let others = || {
-            let sentence = tapes().or_else(exports).or_else(devices).or_else(pending)?;
-            Some(Obstacle { sentence, can_end: false })
-        };
-        let disks = disks.map(|DiskObstacle { sentence, can_end }| Obstacle { sentence, can_end });
-        match disks {
-            Some(disk) if !disk.can_end => Some(disk),
-            disks => others().or(disks),
-        }
+        let media = self.media.values().filter_map(|medium| medium.obstacle());
+        media.chain(pending().map(Obstacle::lasting)).min_by_key(|obstacle| obstacle.can_end)
     }
 
     /// Stops the command windows, so that the sessions become idle.
@@ -137,14 +126,8 @@ impl ReactorShard {
     /// Opens the command windows again, or for the first time in this process: then devices may get commands,
     /// too.
     pub(in crate::serve) fn thaw(&mut self, now: Instant) {
-        for (id, device) in &self.devices {
-            device.start(self.wake(*id));
-        }
-        for report in self.shard.units().into_iter().filter(|report| report.has_failed_flush) {
-            // An older release does not record what a server has lost.
-            if let Some(export) = self.nbd.of_unit(report.unit) {
-                export.note_loss();
-            }
+        for (id, medium) in &self.media {
+            medium.start(Box::new(self.wake(*id)));
         }
         self.shard.thaw(now);
     }
@@ -152,7 +135,7 @@ impl ReactorShard {
     /// Lets go of the devices of other processes. Returns the connections to block devices, which the caller
     /// ends.
     pub(in crate::serve) fn leave_processes(&self) -> Vec<ConnId> {
-        self.devices.values().for_each(PassThrough::leave_process);
+        self.media.values().for_each(|medium| medium.leave_process());
         self.nbd.connections_to_devices()
     }
 
@@ -163,7 +146,7 @@ impl ReactorShard {
 
     /// Returns which server or process does not answer, if one does not.
     pub(in crate::serve) fn away(&self) -> Option<String> {
-        self.nbd.away().or_else(|| self.devices.values().find_map(PassThrough::away))
+        self.media.values().find_map(|medium| medium.away())
     }
 
     /// Returns how many logins, discoveries and handshakes would be lost with this process, and how many
@@ -185,8 +168,8 @@ impl ReactorShard {
 
     /// Begins to copy the memory of LUNs. Returns whether there is any.
     pub(in crate::serve) fn begin_memory_move(&self) -> io::Result<bool> {
-        self.memories.values().try_for_each(Memory::begin_move)?;
-        Ok(!self.memories.is_empty())
+        self.memories().try_for_each(|(_, memory)| memory.begin_move())?;
+        Ok(self.memories().next().is_some())
     }
 
     /// Takes chunks back that were copied, and returns the next ones, of about `len_max` bytes; `None` when
@@ -198,28 +181,33 @@ impl ReactorShard {
     ) -> Option<(UnitId, TakenChunks)> {
         let from = copied.as_ref().map_or(UnitId(0), |(id, _)| *id);
         if let Some((id, taken)) = copied
-            && let Some(memory) = self.memories.get(&id)
+            && let Some(memory) = self.media.get(&id).and_then(|medium| medium.memory())
         {
             memory.moved(taken);
         }
-        let next = |(id, memory): (&UnitId, &Memory)| Some((*id, memory.next_to_move(len_max)?));
-        self.memories.range(from..).find_map(next)
+        let mut memories = self.memories().filter(|(id, _)| *id >= from);
+        memories.find_map(|(id, memory)| Some((id, memory.next_to_move(len_max)?)))
+    }
+
+    /// Returns the memory of LUNs, in the order of the units.
+    fn memories(&self) -> impl Iterator<Item = (UnitId, &Memory)> {
+        self.media.iter().filter_map(|(id, medium)| Some((*id, medium.memory()?)))
     }
 
     /// Returns how many bytes of the memory of LUNs are still to be copied.
     pub(in crate::serve) fn memory_to_move(&self) -> u64 {
-        self.memories.values().map(Memory::len_to_move).sum()
+        self.memories().map(|(_, memory)| memory.len_to_move()).sum()
     }
 
     /// Ends the copying: the memory of LUNs stays in this process.
     pub(in crate::serve) fn end_memory_move(&self) {
-        self.memories.values().for_each(Memory::end_move);
+        self.memories().for_each(|(_, memory)| memory.end_move());
     }
 
     /// Makes durable what keeps tape drives and exports from moving. Call this as often as [`Self::busy`].
     pub(in crate::serve) fn prepare_handover(&mut self, now: Instant) {
         self.nbd.prepare_handover(false);
-        for id in self.tapes.keys() {
+        for (id, _) in self.media.iter().filter(|(_, medium)| medium.tape().is_some()) {
             self.shard.prepare_handover(now, *id);
         }
     }
@@ -240,16 +228,10 @@ impl ReactorShard {
         if let Some(busy) = of_shard {
             return Some(busy.into());
         }
-        if let Some(sentence) = self.nbd.flush_failed() {
-            return Some(Obstacle { sentence, can_end: false });
+        if let Some(closing) = self.nbd.closing() {
+            return passing(closing);
         }
-        let connecting = || self.devices.values().find_map(PassThrough::connecting);
-        if let Some(busy) = self.nbd.busy().or_else(connecting) {
-            return passing(busy);
-        }
-        let is_working =
-            self.disks.values().any(Disk::is_working) || self.drives.values().any(DiscDrive::has_leaving);
-        is_working.then(|| "a medium has I/O under way".to_owned()).and_then(passing)
+        self.media.values().filter_map(|medium| medium.busy()).min_by_key(|busy| busy.can_end)
     }
 
     /// Returns the sessions and units. The driver must be parked.
@@ -264,40 +246,20 @@ impl ReactorShard {
         if let Some(obstacle) = self.obstacle() {
             return Err(obstacle);
         }
-        let drive = |(id, tape): (&UnitId, &Tape)| tape.moved(self.naa(*id)?.to_string());
-        let cartridges = self.tapes.iter().filter_map(drive).collect::<io::Result<_>>();
-        let cartridges = cartridges.map_err(|error| Obstacle {
-            sentence: format!("cannot pass a cartridge on: {}", crate::os_error(&error)),
-            can_end: false,
-        })?;
-        let export = |(id, info, conn): (UnitId, ExportInfo, Option<ConnId>)| {
-            Some(MovingExport { unit: self.naa(id)?.to_string(), info, conn })
-        };
-        let exports = self.nbd.moving().filter_map(export).collect();
-        let device = |(id, device): (&UnitId, &PassThrough)| {
-            let unit = self.naa(*id)?.to_string();
-            Some(device.moved().map(|moved| (unit, moved)))
-        };
-        let devices = self.devices.iter().filter_map(device).collect::<Result<_, _>>();
-        let devices = devices.map_err(|sentence| Obstacle { sentence, can_end: false })?;
         if self.memory_to_move() > MEMORY_REST_MAX {
             return Err("hosts write to memory faster than it is copied".into());
         }
-        let memory = |(id, memory): (&UnitId, &Memory)| {
-            let unit = self.naa(*id)?.to_string();
-            Some(memory.export().transpose()?.map(|moving| (unit, moving)))
+        let export = |(id, medium): (&UnitId, &Box<dyn ServedMedium>)| {
+            medium.export(&self.naa(*id)?.to_string()).transpose()
         };
-        let memories = self.memories.iter().filter_map(memory).collect::<io::Result<_>>();
-        let memories = memories.map_err(|error| Obstacle {
-            sentence: format!("cannot pass memory on: {}", crate::os_error(&error)),
-            can_end: false,
-        })?;
+        let media = self.media.iter().filter_map(export).collect::<Result<_, _>>();
+        let media = media.map_err(Obstacle::lasting)?;
         let Exported { state: shard, connections } = self.shard.export(now)?;
         // Every connection of an initiator has arrived through a portal.
         let arrival = |conn: ConnId| Some((conn, *self.arrivals.get(&conn)?));
         let arrived = |conns: Vec<ConnId>| conns.into_iter().filter_map(arrival).collect();
         let connections = connections.into_iter().map(arrived).collect();
-        Ok(ExportedReactor { shard, connections, cartridges, exports, devices, memories })
+        Ok(ExportedReactor { shard, connections, media })
     }
 
     /// Takes over the sessions and units of another process. The driver must be parked.

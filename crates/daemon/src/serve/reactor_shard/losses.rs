@@ -8,26 +8,22 @@ use target::units::UnitId;
 
 use super::ReactorShard;
 use crate::config::Unit;
-use crate::serve::disk::Disk;
-use crate::serve::disk::loss::{NotAccepted, RecordProgress, SyncSender};
+use crate::serve::disk::loss::{NotAccepted, RecordLoss, RecordProgress, SyncSender};
 use crate::serve::lost_writes::{LossRecord, LossSubject};
+use crate::serve::media::served::ServedMedium;
 use crate::serve::state_writer::{LossWrite, StateJob};
 
 impl ReactorShard {
-    /// Has the losses of a disk recorded.
-    pub(super) fn record_losses_of(&self, id: UnitId, unit: &Unit, disk: &Disk) {
-        let info = disk.info();
-        let subject = LossSubject::of(unit, &info.path, info.medium.clone());
-        disk.on_loss(self.loss_recorder(id, unit, subject));
-    }
-
-    /// Has the losses of the export of a unit recorded. An earlier process may have recorded one, for this
-    /// reason.
-    pub(super) fn record_losses_of_export(&self, id: UnitId, unit: &Unit, known: Option<&str>) {
-        if let Some(export) = self.nbd.of_unit(id) {
-            let subject = export.subject_of(unit);
-            export.record_losses(subject.clone(), Box::new(self.loss_recorder(id, unit, subject)), known);
-        }
+    /// Has the losses of the medium of a unit recorded. `known` is the reason of a loss that is recorded already.
+    pub(super) fn record_losses_of(
+        &self,
+        id: UnitId,
+        unit: &Unit,
+        medium: &dyn ServedMedium,
+        known: Option<&str>,
+    ) {
+        let recorder = |subject| -> RecordLoss { Box::new(self.loss_recorder(id, unit, subject)) };
+        medium.record_losses(unit, &recorder, known);
     }
 
     fn loss_recorder(
@@ -49,8 +45,7 @@ impl ReactorShard {
 
     /// Handles the end of the write of a record: hosts learn of the loss now.
     pub(in crate::serve) fn loss_recorded(&mut self, now: Instant, id: UnitId) {
-        let of_export = || self.nbd.of_unit(id).is_some_and(|export| export.lost_writes().is_some());
-        if self.disks.get(&id).map_or_else(of_export, |disk| disk.lost_writes().is_some()) {
+        if self.media.get(&id).is_some_and(|medium| medium.health().lost_writes.is_some()) {
             self.shard.record_lost_writes(now, id);
         }
         self.medium_ready(now, MediumId(id.0));
@@ -58,7 +53,7 @@ impl ReactorShard {
 
     /// Makes what a disk acknowledged durable, and sends the result. Units of other reactors are ignored.
     pub(in crate::serve) fn sync_disk(&mut self, now: Instant, id: UnitId, done: SyncSender) {
-        if let Some(disk) = self.disks.get(&id) {
+        if let Some(disk) = self.disk(id) {
             disk.begin_sync(done);
             self.medium_ready(now, MediumId(id.0));
         }
@@ -75,25 +70,8 @@ impl ReactorShard {
         self.state_files.get(&id)?;
         let reports = self.shard.units();
         let has_failed = reports.iter().any(|report| report.unit == id && report.has_failed_flush);
-        if let Some(export) = self.nbd.of_unit(id) {
-            let begun = match export.begin_acceptance() {
-                Err(NotAccepted::NothingLost) if has_failed => Ok(()),
-                begun => begun,
-            };
-            if begun.is_ok() {
-                // It makes nothing durable: the client keeps what is not lost. The thread may have given up.
-                let _ = done.send(Ok(()));
-            }
-            return Some(begun);
-        }
-        let begun = self.disks.get(&id).map(|disk| (disk, disk.begin_acceptance(done.clone())));
-        match begun {
-            Some((_, Ok(()))) => {}
-            Some((disk, Err(NotAccepted::NothingLost))) if has_failed => disk.begin_sync(done),
-            Some((_, Err(why))) => return Some(Err(why)),
-            // The thread may have given up.
-            None if has_failed => drop(done.send(Ok(()))),
-            None => return Some(Err(NotAccepted::NothingLost)),
+        if let Err(why) = self.media.get(&id)?.begin_acceptance(has_failed, done) {
+            return Some(Err(why));
         }
         self.medium_ready(now, MediumId(id.0));
         Some(Ok(()))
@@ -108,9 +86,7 @@ impl ReactorShard {
         is_accepted: bool,
     ) -> Option<bool> {
         self.state_files.get(&id)?;
-        let of_export =
-            || self.nbd.of_unit(id).map_or(is_accepted, |export| export.end_acceptance(is_accepted));
-        let is_sound = self.disks.get(&id).map_or_else(of_export, |disk| disk.end_acceptance(is_accepted));
+        let is_sound = self.media.get(&id)?.end_acceptance(is_accepted);
         if is_sound {
             self.shard.accept_lost_writes(now, id);
         }
@@ -119,25 +95,17 @@ impl ReactorShard {
 
     /// Returns why acknowledged writes of a unit of this reactor are lost, if some are.
     pub(in crate::serve) fn lost_writes(&self, id: UnitId) -> Option<String> {
-        self.units().into_iter().find(|view| view.report.unit == id)?.lost_writes
+        self.units().into_iter().find(|view| view.report.unit == id)?.health.lost_writes
     }
 
     /// Accepts the failures of the file or device of a unit of this reactor; returns which these were, if
     /// there were any.
     pub(in crate::serve) fn accept_failure(&self, id: UnitId) -> Option<String> {
-        let disk = self.disks.get(&id)?;
-        let failure = disk.failure()?;
-        disk.accept_failure();
-        Some(failure)
+        self.media.get(&id)?.accept_failure()
     }
 
     /// Describes the file, device or export of a unit of this reactor, for the record of a loss.
     pub(in crate::serve) fn loss_subject(&self, id: UnitId) -> Option<LossSubject> {
-        if let Some(export) = self.nbd.of_unit(id) {
-            return export.loss_subject();
-        }
-        let (unit, disk) = (self.runtime.unit(id)?, self.disks.get(&id)?);
-        let info = disk.info();
-        Some(LossSubject::of(unit, &info.path, info.medium.clone()))
+        self.media.get(&id)?.loss_subject(self.runtime.unit(id)?)
     }
 }

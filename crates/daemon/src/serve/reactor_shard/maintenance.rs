@@ -66,7 +66,7 @@ impl ReactorShard {
     ) -> usize {
         let mut found = 0;
         for (number, (id, to)) in wanted.iter().enumerate() {
-            if let Some(disk) = self.disks.get(id) {
+            if let Some(disk) = self.disk(*id) {
                 found += 1;
                 let reporter = SnapshotReporter::new(number, reports.clone());
                 disk.begin_snapshot(snapshot, Arc::clone(to), reporter);
@@ -86,7 +86,7 @@ impl ReactorShard {
         units: &[UnitId],
     ) {
         for id in units {
-            if let Some(disk) = self.disks.get(id) {
+            if let Some(disk) = self.disk(*id) {
                 disk.order_snapshot(snapshot, order);
                 self.medium_ready(now, MediumId(id.0));
             }

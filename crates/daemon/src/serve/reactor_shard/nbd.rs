@@ -94,7 +94,7 @@ impl ReactorShard {
         let unit = export.unit();
         while let Some(event) = export.poll_event() {
             if event == ExportEvent::LostChanges {
-                export.note_loss();
+                export.record_loss();
             }
             if !self.nbd.is_current(export) {
                 continue;
@@ -113,20 +113,6 @@ impl ReactorShard {
             self.shard.medium_ready(now, MediumId(unit.0));
         }
         self.nbd.forget_closed(export);
-    }
-
-    /// Applies the settings of the exports after a reload. If `accepts`, exports that are withheld are served
-    /// as they are now.
-    pub(super) fn reload_exports(&mut self, now: Instant, accepts: bool) {
-        let units: Vec<_> = self.runtime.units(self.index).map(|(id, _, unit)| (id, unit.clone())).collect();
-        for (id, unit) in units {
-            let Some(export) = self.nbd.of_unit(id).cloned() else { continue };
-            export.configure(&unit);
-            if accepts && export.accept() {
-                crate::info!("{} is served again", unit.label);
-                self.shard.withhold_medium(now, id, false);
-            }
-        }
     }
 
     /// Flushes the exports, and takes leave of their servers.

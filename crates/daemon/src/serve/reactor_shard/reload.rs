@@ -113,9 +113,8 @@ impl ReactorShard {
                 }
                 None => {
                     let (units, before) = self.replace_config(now, runtime);
-                    self.reload_exports(now, compared.is_some());
                     if compared.is_some() {
-                        self.reopen_devices();
+                        self.reopen_media(now);
                     }
                     Steps::Updating { units, before, compared }
                 }
@@ -162,39 +161,42 @@ impl ReactorShard {
         let ours: Vec<(UnitId, UnitIndex)> =
             self.runtime.units(self.index).map(|(id, index, _)| (id, index)).collect();
         for (id, _) in &ours {
-            if let (Some(disk), Some(unit)) = (self.disks.get(id), self.runtime.unit(*id))
-                && !unit.write_cache
-            {
-                disk.set_write_cache(false);
+            if let (Some(medium), Some(unit)) = (self.media.get(id), self.runtime.unit(*id)) {
+                medium.configure(unit);
             }
         }
         (ours.into_iter(), before)
     }
 
+    /// Serves exports that were withheld as they are now, and opens the devices again that were removed.
+    fn reopen_media(&mut self, now: Instant) {
+        let units: Vec<_> = self.runtime.units(self.index).map(|(id, _, unit)| (id, unit.clone())).collect();
+        for (id, unit) in units {
+            let Some(medium) = self.media.get(&id) else { continue };
+            if medium.reopen(&unit) {
+                crate::info!("{} is served again", unit.label);
+                self.shard.withhold_medium(now, id, false);
+            }
+        }
+    }
+
     /// Lets a medium acknowledge writes before they are durable, if its unit is configured so. The unit has
     /// to be reconfigured before its next command: it must know that it has to flush.
     fn enable_write_cache(&self, id: UnitId) {
-        if !self.runtime.unit(id).is_some_and(|unit| unit.write_cache) {
-            return;
-        }
-        if let Some(disk) = self.disks.get(&id) {
-            disk.set_write_cache(true);
-        }
-        if let Some(export) = self.nbd.of_unit(id) {
-            export.enable_write_cache();
+        if self.runtime.unit(id).is_some_and(|unit| unit.write_cache)
+            && let Some(medium) = self.media.get(&id)
+        {
+            medium.enable_write_cache();
         }
     }
 
     /// Adopts the present size of a disk that was found right, or withholds one that was not. What happened
     /// to the disk since then is left to the next reload.
     fn update_capacity(&mut self, now: Instant, id: UnitId, compared: Option<&ComparedDisk>) {
-        let (Some(disk), Some(unit)) = (self.disks.get(&id), self.runtime.unit(id)) else { return };
+        let (Some(medium), Some(unit)) = (self.media.get(&id), self.runtime.unit(id)) else { return };
+        // The image of a disc is never adopted as it is: another one is another disc.
+        let Some(disk) = medium.disk().filter(|_| medium.drive().is_none()) else { return };
         let label = &unit.label;
-        disk.rename(label);
-        if self.drives.contains_key(&id) {
-            // The image of a disc is never adopted as it is: another one is another disc.
-            return;
-        }
         // A disk that is new was opened as it is.
         let Some(compared) = compared else { return };
         if let Some(why) = &compared.wrong {
@@ -225,15 +227,12 @@ impl ReactorShard {
     /// Removes a unit that no LUN leads to any more.
     fn remove(&mut self, now: Instant, id: UnitId, before: &RuntimeConfig) {
         let state_file = self.state_files.remove(&id);
-        let disk = self.disks.remove(&id);
-        if self.drives.remove(&id).is_some() {
-            disk.inspect(|disc| disc.info().leave());
+        let medium = self.media.remove(&id);
+        if let Some(disc) = medium.as_ref().and_then(|medium| medium.drive()?.disc()) {
+            disc.info().leave();
         }
         self.pending_discs.remove(&id);
-        self.tapes.remove(&id);
         self.libraries.remove(&id);
-        self.devices.remove(&id);
-        self.memories.remove(&id);
         let unit = before.unit(id);
         let label = unit.map_or("a disk", |unit| unit.label.as_str()).to_owned();
         let path = unit.and_then(|unit| unit.medium.path().cloned());

@@ -12,9 +12,10 @@ impl ReactorShard {
     /// Returns the files and devices that hosts can write. Units of cartridges and of NBD servers make them
     /// durable themselves.
     pub(in crate::serve) fn written_files(&self) -> Vec<WrittenFile> {
-        let written = self.disks.iter().map(|(id, disk)| (*id, disk.info(), disk));
-        let written = written.filter(|(_, facts, _)| !facts.read_only);
-        let file = |(id, facts, disk): (UnitId, Arc<DiskInfo>, &Disk)| WrittenFile {
+        let disks = self.media.iter().filter_map(|(id, medium)| Some((*id, medium.disk()?)));
+        let written =
+            disks.map(|(id, disk)| (id, disk.info(), disk)).filter(|(_, facts, _)| !facts.read_only);
+        let file = |(id, facts, disk): (UnitId, Arc<DiskInfo>, Disk)| WrittenFile {
             id,
             path: facts.path.clone(),
             medium: facts.medium.clone(),

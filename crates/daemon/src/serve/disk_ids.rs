@@ -5,7 +5,7 @@ use backends::open::FileIdentity;
 use target::units::DiskId;
 
 use super::device_identity::Comparison;
-use super::medium_identity::MediumIdentity;
+use super::media::identity::MediumIdentity;
 use crate::config::{Medium, Naa, Unit};
 
 /// Every disk that was served since the start, or that an initiator had used before. The list has one entry

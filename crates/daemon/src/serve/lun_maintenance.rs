@@ -12,10 +12,10 @@ use target::units::UnitId;
 
 use super::audit::{AuditEntry, AuditLog};
 use super::changes::failure;
-use super::disk::loss::NotAccepted;
 use super::key_file;
-use super::lost_writes;
 use super::media::holds_hosts_writes;
+use super::media::known_loss::NotAccepted;
+use super::media::lost_writes;
 use super::reactor_shard::ReactorShard;
 use super::reactors::{REACTOR_REPLY_TIMEOUT, ReactorInfo};
 use super::runtime_config::RuntimeConfig;

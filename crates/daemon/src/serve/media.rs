@@ -14,34 +14,48 @@ use base::buffer::Pool;
 use store::Store;
 use store::luks2::DATA_OFFSET;
 
-use super::discs::{self, DiscImage, OpenDrive};
-use super::disk::DiskInfo;
-use super::disk::opened::OpenDisk;
-use super::handed_over::{HandedOverMedia, SessionMedia};
+use self::disk::DiskInfo;
+use self::disk::opened::OpenDisk;
+use self::nbd::{ConnectedExport, ExportAddress};
+use self::pass_through::OpenDevice;
+use self::ram::{LunMemory, OpenMemory};
+use self::tape::OpenTape;
 use super::key_file;
-use super::libraries::{self, OpenLibrary};
+use super::media::handed_over::{HandedOverMedia, SessionMedia};
 use super::media_key::{self, MediaKeys, UnitKeys, UnreadImage};
-use super::memory::{LunMemory, OpenMemory};
-use super::nbd::{ConnectedExport, ExportAddress};
-use super::pass_through::OpenDevice;
 use super::sanitize_record::SanitizeRecord;
 use super::state::StateDir;
-use super::tape::OpenTape;
 use crate::config::{Medium, Unit, expect_block_len};
 #[cfg(test)]
 use crate::luks::blank::BlankScan;
 use crate::{disc_image, luks, os_error};
+use changer::OpenLibrary;
+use disc::{DiscImage, OpenDrive};
 pub(super) use error::MediaError;
 use error::describe_error;
-use opened::{OpenedMedium, Place, PlacedMedium};
-use served::NoStorage;
+use opened::{OpenedMedium, Place};
+use served::{NoStorage, ServedMedium};
 
+pub(super) mod changer;
 mod contents;
+pub(super) mod disc;
+pub(super) mod disk;
 pub(super) mod error;
+pub(super) mod export_queue;
 pub(super) mod growth;
+pub(super) mod handed_over;
+pub(super) mod identity;
+mod image_state;
+pub(super) mod known_loss;
+pub(super) mod log_throttle;
 pub(super) mod loss;
+pub(super) mod lost_writes;
+pub(super) mod nbd;
 pub(super) mod opened;
+pub(super) mod pass_through;
+pub(super) mod ram;
 pub(super) mod served;
+pub(super) mod tape;
 
 /// An open medium, which can be moved to the reactor that will serve it.
 #[derive(Debug)]
@@ -140,7 +154,7 @@ fn take_served(
     Ok(Some(match &unit.medium {
         Medium::Disc { .. } => {
             let disc = media.take_disc(unit.identity.naa);
-            let image = disc.map(|(disc, file)| discs::take(disc, file)).transpose();
+            let image = disc.map(|(disc, file)| disc::take(disc, file)).transpose();
             Box::new(OpenDrive(image.map_err(|error| MediaError::of_open(unit, &error))?))
         }
         // Its cartridge comes with the sessions.
@@ -185,7 +199,7 @@ fn open_bare(
             Box::new(OpenLibrary::open(path).map_err(|why| MediaError::new(unit, why))?)
         }
         Medium::LibraryDrive { path, number } => {
-            let opened = libraries::open_drive(path, *number);
+            let opened = changer::open_drive(path, *number);
             Box::new(OpenTape(opened.map_err(|why| MediaError::new(unit, why))?))
         }
         Medium::Nbd { uri, .. } => Box::new(ConnectedExport::open(unit, ExportAddress::Nbd(uri.clone()))?),
@@ -250,7 +264,7 @@ fn open_file_or_device(
 /// Opens the image of a disc; for writing only if it is that of a writable disc. Without a file there is no
 /// disc.
 pub(super) fn open_disc(unit: &Unit, path: &Path) -> Result<Option<DiscImage>, MediaError> {
-    discs::open(path, unit.read_only || !disc_image::is_writable(path))
+    disc::open(path, unit.read_only || !disc_image::is_writable(path))
         .map_err(|error| MediaError::of_open(unit, &error))
 }
 
@@ -291,7 +305,7 @@ pub(super) fn open_disc_again(unit: &Unit, path: &Path, served: &DiskInfo) -> Re
              another path, and reload the configuration again"
         )));
     }
-    let opened = discs::open_again(path, served);
+    let opened = disc::open_again(path, served);
     opened
         .map(|image| SameDisc::OpenedAgain(image.map(Box::new)))
         .map_err(|error| fail(describe_error(&error)))
@@ -305,7 +319,7 @@ pub(super) const fn holds_hosts_writes(unit: &Unit) -> bool {
 
 /// A medium on its reactor.
 pub(super) struct ReactorMedium {
-    pub(super) placed: PlacedMedium,
+    pub(super) medium: Box<dyn ServedMedium>,
     keys: Option<MediaKeys>,
 }
 
@@ -365,7 +379,7 @@ impl OpenMedium {
 
     /// Moves the medium to a reactor.
     pub(super) fn move_to_reactor(self, place: Place<'_>) -> ReactorMedium {
-        ReactorMedium { placed: self.bare.place(place), keys: self.keys }
+        ReactorMedium { medium: self.bare.place(place), keys: self.keys }
     }
 }
 
@@ -373,7 +387,7 @@ impl ReactorMedium {
     /// Makes the store that a unit uses. `wake` notifies the reactor from another thread that the medium has
     /// results.
     pub(super) fn store(&self, pool: &Pool, wake: impl Fn() + Clone + Send + 'static) -> Box<dyn Store> {
-        let bare = self.placed.medium.store();
+        let bare = self.medium.store();
         match &self.keys {
             None => bare,
             Some(keys) => keys.decrypt(bare, pool, wake),

@@ -15,8 +15,8 @@ use backends::open::FileIdentity;
 use device::space_threshold::SpaceThreshold;
 use drivers::message_queue::Handle;
 
-use super::disk::DiskInfo;
 use super::file_systems::FileSystemUse;
+use super::media::disk::DiskInfo;
 use super::reactor_shard::ReactorShard;
 
 /// The polling interval: how long a replaced or truncated file can go unnoticed if no initiator reads the
@@ -238,7 +238,7 @@ mod tests {
 
     use super::*;
     use crate::scratch::Scratch;
-    use crate::serve::discs;
+    use crate::serve::media::disc;
 
     #[test]
     fn a_medium_that_does_not_answer_delays_no_other_one() {
@@ -272,7 +272,7 @@ mod tests {
         crate::disc_image::create(&path, "bd-re", Some(1 << 20)).unwrap();
         let config = Config { engine: EngineChoice::Epoll, ..Config::default() };
         let reactor = Reactor::<ReactorShard>::new(&config).unwrap();
-        let image = discs::open(&path, false).unwrap().expect("a file");
+        let image = disc::open(&path, false).unwrap().expect("a file");
         let disc = image.place(reactor.files(), MediumId(1), "drive");
         let (watch, unit) = (MediaWatch::default(), UnitId(1));
         watch.add(unit, &disc.info(), reactor.handle());

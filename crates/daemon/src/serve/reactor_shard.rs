@@ -5,6 +5,7 @@ mod bindings;
 pub(super) mod counts;
 mod discs;
 pub(super) mod handover;
+mod kinds;
 mod libraries;
 mod losses;
 mod maintenance;
@@ -39,20 +40,22 @@ use target::target::{SaveRequest, UnitReport};
 use target::units::{DiskId, UnitId};
 
 use super::daemon_event::DaemonEvent;
-use super::discs::NewDisc;
-use super::disk::{Disk, DiskInfo};
 use super::media::OpenMedium;
-use super::media::opened::{Place, PlacedMedium};
-use super::media::served::{MediumHealth, ServedMedium};
+use super::media::changer::Changer;
+use super::media::disc::NewDisc;
+use super::media::disk::DiskInfo;
+use super::media::nbd::{NbdExport, NbdExports};
+use super::media::opened::Place;
+use super::media::served::{MediumHealth, ServedMedium, describe_not_ready};
+use super::media::tape::Tape;
 use super::media_watch::MediaWatch;
-use super::nbd::NbdExports;
 use super::runtime_config::RuntimeConfig;
 use super::sanitize_record::SanitizeRecord;
 use super::state_writer::{StateJob, StateWrite, StateWriter};
-use super::tape::Tape;
 use crate::config::{Naa, UnitIndex};
 pub(super) use bindings::ReactorBindings;
 use handover::Arrival;
+use kinds::{disk_of, downcast, is};
 use libraries::ServedLibrary;
 
 pub(super) use self::reload::Reload;
@@ -211,15 +214,18 @@ impl ReactorShard {
         let place = Place {
             files: &self.files,
             pool: &self.pool,
-            exports: &mut self.nbd,
+            exports: self.nbd.queue(),
             id: MediumId(id.0),
             label: &label,
         };
         let placed = medium.move_to_reactor(place);
+        if let Some(export) = downcast::<NbdExport>(placed.medium.as_ref()) {
+            self.nbd.add(export);
+        }
         let saved = state.as_ref().map(|(bytes, _)| bytes.as_slice());
         let unfinished = saved.and_then(unfinished_sanitize);
         let store = || placed.store(&self.pool, self.wake(id));
-        let made = if is_handed_over && placed.placed.medium.tape().is_some() {
+        let made = if is_handed_over && is::<Tape>(placed.medium.as_ref()) {
             LogicalUnit::new_to_restore(config, store(), self.pool.clone())
         } else {
             match LogicalUnit::new(config.clone(), store(), saved, self.pool.clone()) {
@@ -239,7 +245,8 @@ impl ReactorShard {
             Ok(entropy) => made.seed(&entropy),
             Err(why) => crate::warning!("{label}: no ROD tokens: cannot get random bytes: {why}"),
         }
-        let PlacedMedium { medium, library } = placed.placed;
+        let medium = placed.medium;
+        let library = downcast::<Changer>(medium.as_ref()).and_then(Changer::take_library);
         let library = library.map(|library| self.start_library(id, &label, library)).transpose()?;
         if !self.shard.add_disk(now, id, made, disk) {
             return Err(format!("{label}: no unit number is free"));
@@ -276,7 +283,7 @@ impl ReactorShard {
 
     /// Watches the file or device of a unit, if it has one.
     fn watch(&self, id: UnitId, medium: &dyn ServedMedium) {
-        let Some(disk) = medium.disk() else { return };
+        let Some(disk) = disk_of(medium) else { return };
         let own = self.own.clone();
         let served = Arc::downgrade(&disk.info());
         disk.on_truncate(move || {
@@ -286,16 +293,6 @@ impl ReactorShard {
             let _ = own.post(move |member: &mut Self, now| member.withhold_served(now, id, &served, why));
         });
         self.media_watch.add(id, &disk.info(), self.own.clone());
-    }
-
-    /// Returns the file or device of a unit, or the image of the disc in its drive.
-    fn disk(&self, id: UnitId) -> Option<Disk> {
-        self.media.get(&id)?.disk()
-    }
-
-    /// Returns the drive for tapes of a unit.
-    fn tape(&self, id: UnitId) -> Option<&Tape> {
-        self.media.get(&id)?.tape()
     }
 
     /// Withholds a disk whose file or device differs from what is served, until a reload accepts it.
@@ -366,8 +363,8 @@ impl ReactorShard {
 
     /// Unloads the cartridges: no unit of a tape drive serves from now on.
     pub(super) fn unload_cartridges(&mut self, now: Instant) {
-        let is_tape = |(id, medium): (&UnitId, &Box<dyn ServedMedium>)| medium.tape().map(|_| *id);
-        for id in self.media.iter().filter_map(is_tape).collect::<Vec<_>>() {
+        let tapes = self.media.iter().filter(|(_, medium)| is::<Tape>(medium.as_ref()));
+        for id in tapes.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.media.remove(&id);
             self.shard.remove_unit(now, id);
         }
@@ -421,7 +418,7 @@ impl ReactorShard {
             let not_ready: Option<Cow<'static, str>> = match medium {
                 _ if report.drain != Drain::No => Some("the operator drains it".into()),
                 Some(medium) => medium.why_not_ready(&report),
-                None => report.not_ready.map(|sense| counts::describe_not_ready(sense).into()),
+                None => report.not_ready.map(|sense| describe_not_ready(sense).into()),
             };
             let failed_flush = || report.has_failed_flush.then(|| "a flush of its medium failed".to_owned());
             UnitView {

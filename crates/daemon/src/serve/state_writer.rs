@@ -10,8 +10,8 @@ use target::units::UnitId;
 
 use drivers::message_queue::Handle;
 
-use super::disk::loss::RecordProgress;
-use super::lost_writes::{self, LossRecord, LossSubject};
+use super::media::known_loss::RecordProgress;
+use super::media::lost_writes::{self, LossRecord, LossSubject};
 use super::reactor_shard::ReactorShard;
 use super::sanitize_record::SanitizeRecord;
 use super::state::StateDir;
@@ -189,8 +189,8 @@ mod tests {
 
     use super::*;
     use crate::scratch::Scratch;
+    use crate::serve::media::identity::MediumIdentity;
     use crate::serve::media::tests::unit;
-    use crate::serve::medium_identity::MediumIdentity;
 
     #[test]
     fn a_record_that_cannot_be_written_is_written_later_or_named_at_the_end() {

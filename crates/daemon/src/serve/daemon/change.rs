@@ -34,8 +34,8 @@ use crate::serve::changes::{
     REMEMBERED_AS_SESSION, affected, failure, note_of_loss, note_of_withheld, on_one_line,
 };
 use crate::serve::daemon_event::{ChangeRequest, ReloadRequest};
-use crate::serve::discs::NewDisc;
-use crate::serve::disk::ComparedDisk;
+use crate::serve::media::disc::NewDisc;
+use crate::serve::media::disk::ComparedDisk;
 use crate::serve::media::growth;
 use crate::serve::placement::{self, Owners, Placement};
 use crate::serve::reactors::{closing_media, session_losses};

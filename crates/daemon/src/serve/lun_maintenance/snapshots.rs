@@ -26,7 +26,7 @@ use crate::admin::change::Peer;
 use crate::admin::lun_api::{LunList, LunSelector, Snapshot, Snapshots};
 use crate::os_error;
 use crate::serve::changes::failure;
-use crate::serve::disk::snapshot::{SnapshotId, SnapshotOrder, SnapshotProgress, SnapshotReport};
+use crate::serve::media::disk::snapshot::{SnapshotId, SnapshotOrder, SnapshotProgress, SnapshotReport};
 use crate::serve::reactor_shard::ReactorShard;
 
 /// The most LUNs that are copied at one point in time. Each has an open file and a clone under way.

@@ -7,7 +7,7 @@ use backends::open::FileIdentity;
 use super::OpenMedium;
 use super::error::MediaError;
 use crate::config::{Medium, Unit};
-use crate::serve::medium_identity::MediumIdentity;
+use crate::serve::media::identity::MediumIdentity;
 use crate::serve::sanitize_record::SanitizeRecord;
 
 impl OpenMedium {

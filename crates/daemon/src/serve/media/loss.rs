@@ -1,6 +1,7 @@
 //! Writes that a file or device has lost, found while no store serves it: at the start, and at the end.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,9 +14,8 @@ use crate::answers;
 use crate::config::Unit;
 use crate::mailbox::channel;
 use crate::os_error;
-use crate::serve::lost_writes::{self, LossRecord, LossSubject};
-use crate::serve::medium_identity::MediumIdentity;
-use crate::serve::nbd::ExportAddress;
+use crate::serve::media::identity::MediumIdentity;
+use crate::serve::media::lost_writes::{self, LossRecord, LossSubject};
 use crate::serve::state::{StateDir, StateError};
 
 /// Finds out whether writes to a file or device that was opened are lost; returns why. What the system has
@@ -61,7 +61,7 @@ pub(in crate::serve) fn check(
 /// Finds out whether an earlier process has recorded that the server of an export lost writes; returns why.
 pub(in crate::serve) fn check_export(
     unit: &Unit,
-    address: &ExportAddress,
+    address: &dyn Display,
     state: &StateDir,
 ) -> Result<Option<String>, MediaError> {
     let subject = LossSubject::of(unit, Path::new(&address.to_string()), MediumIdentity::Unknown);
@@ -75,7 +75,7 @@ pub(in crate::serve) fn check_export(
     Ok(known.map(|record| record.why))
 }
 
-fn log_known(unit: &Unit, medium: &dyn std::fmt::Display, record: &LossRecord) {
+fn log_known(unit: &Unit, medium: &dyn Display, record: &LossRecord) {
     let (label, why) = (&unit.label, &record.why);
     crate::error!(
         "{label}: {medium}: acknowledged writes are lost ({why}); every flush fails until targe lun accept-loss"

@@ -1,5 +1,5 @@
-//! Open media, as the thread that reads configurations deals with them, before a reactor serves them: each kind
-//! implements what it needs of [`OpenedMedium`].
+//! Open media, as the thread that reads configurations deals with them, before a reactor serves them: each
+//! kind implements what it needs of [`OpenedMedium`].
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -13,10 +13,9 @@ use drivers::files::Files;
 use super::error::MediaError;
 use super::served::{NoStorage, ServedMedium};
 use crate::config::Unit;
-use crate::serve::handed_over::SessionMedia;
-use crate::serve::libraries::OpenLibrary;
-use crate::serve::medium_identity::MediumIdentity;
-use crate::serve::nbd::NbdExports;
+use crate::serve::media::export_queue::ExportQueue;
+use crate::serve::media::handed_over::SessionMedia;
+use crate::serve::media::identity::MediumIdentity;
 use crate::serve::state::StateDir;
 
 /// An open medium without encryption on top, which can be moved to the reactor that will serve it.
@@ -52,39 +51,25 @@ pub(in crate::serve) trait OpenedMedium: Debug + Send {
     }
 
     /// Moves it to a reactor.
-    fn place(self: Box<Self>, place: Place<'_>) -> PlacedMedium;
+    fn place(self: Box<Self>, place: Place<'_>) -> Box<dyn ServedMedium>;
 }
 
 /// The reactor that is to serve a medium.
 pub(in crate::serve) struct Place<'a> {
     pub(in crate::serve) files: &'a Files,
     pub(in crate::serve) pool: &'a Pool,
-    pub(in crate::serve) exports: &'a mut NbdExports,
+    pub(in crate::serve) exports: &'a ExportQueue,
     pub(in crate::serve) id: MediumId,
     pub(in crate::serve) label: &'a str,
 }
 
-/// A medium on its reactor.
-pub(in crate::serve) struct PlacedMedium {
-    pub(in crate::serve) medium: Box<dyn ServedMedium>,
-    /// The library of a changer, which is to be started.
-    pub(in crate::serve) library: Option<OpenLibrary>,
-}
-
-impl PlacedMedium {
-    /// Returns a medium that needs nothing else.
-    pub(in crate::serve) fn of(medium: impl ServedMedium + 'static) -> Self {
-        Self { medium: Box::new(medium), library: None }
-    }
-}
-
 impl OpenedMedium for NoStorage {
-    fn place(self: Box<Self>, _place: Place<'_>) -> PlacedMedium {
-        PlacedMedium::of(*self)
+    fn place(self: Box<Self>, _place: Place<'_>) -> Box<dyn ServedMedium> {
+        self
     }
 }
 
 /// Returns what is served of a medium that another process was to give and did not. It fails before.
-pub(in crate::serve) fn nothing() -> PlacedMedium {
-    PlacedMedium::of(NoStorage(ByteLen(0)))
+pub(in crate::serve) fn nothing() -> Box<dyn ServedMedium> {
+    Box::new(NoStorage(ByteLen(0)))
 }

@@ -1,26 +1,21 @@
 //! Media on their reactor, as the daemon deals with them: each kind implements what it needs of
 //! [`ServedMedium`].
 
+use std::any::Any;
 use std::borrow::Cow;
 use std::path::PathBuf;
 
-use backends::sg::MovedSg;
 use backends::store::FileSpace;
 use base::units::ByteLen;
+use scsi::sense::{Asc, Sense};
 use store::Store;
 use store::null::Null;
 use target::target::UnitReport;
 
+use super::handed_over::{MovingMedium, Obstacle};
+use super::known_loss::{NotAccepted, RecordLoss, SyncSender};
+use super::lost_writes::LossSubject;
 use crate::config::Unit;
-use crate::serve::discs::DiscDrive;
-use crate::serve::disk::Disk;
-use crate::serve::disk::loss::{NotAccepted, RecordLoss, SyncSender};
-use crate::serve::handed_over::MovedCartridge;
-use crate::serve::lost_writes::LossSubject;
-use crate::serve::memory::{Memory, MovingMemory};
-use crate::serve::reactor_shard::counts::describe_not_ready;
-use crate::serve::reactor_shard::handover::{MovingExport, Obstacle};
-use crate::serve::tape::Tape;
 
 /// Notifies the reactor of a medium, from another thread, that the medium has results.
 pub(in crate::serve) type Wake = Box<dyn Fn() + Send>;
@@ -28,8 +23,9 @@ pub(in crate::serve) type Wake = Box<dyn Fn() + Send>;
 /// Makes the function that has the losses of a medium recorded.
 pub(in crate::serve) type LossRecorder<'a> = &'a dyn Fn(LossSubject) -> RecordLoss;
 
-/// A medium on its reactor. The logical unit uses its store, and the daemon asks the rest of it.
-pub(in crate::serve) trait ServedMedium {
+/// A medium on its reactor. The logical unit uses its store, and the daemon asks the rest of it. The reactor
+/// finds by its type what only one kind can do.
+pub(in crate::serve) trait ServedMedium: Any {
     /// Makes the store that the unit uses.
     fn store(&self) -> Box<dyn Store>;
 
@@ -117,26 +113,6 @@ pub(in crate::serve) trait ServedMedium {
 
     /// Lets go of a process that another process is about to use.
     fn leave_process(&self) {}
-
-    /// Returns the file or device, or the image of the disc in the drive.
-    fn disk(&self) -> Option<Disk> {
-        None
-    }
-
-    /// Returns the drive for discs.
-    fn drive(&self) -> Option<&DiscDrive> {
-        None
-    }
-
-    /// Returns the drive for tapes.
-    fn tape(&self) -> Option<&Tape> {
-        None
-    }
-
-    /// Returns the memory.
-    fn memory(&self) -> Option<&Memory> {
-        None
-    }
 }
 
 /// Begins to accept a loss that only the unit knows of: nothing has to be flushed before.
@@ -169,20 +145,6 @@ pub(in crate::serve) struct MediumHealth {
     pub(in crate::serve) is_rom: bool,
 }
 
-/// A medium as it moves to another process, with the sessions.
-/// Each has the NAA identifier of its unit.
-#[derive(Debug)]
-pub(in crate::serve) enum MovingMedium {
-    /// The cartridge in a drive.
-    Cartridge(MovedCartridge),
-    /// The connection to an NBD server, or a block device of another process.
-    Export(MovingExport),
-    /// The device that commands are passed to.
-    Device(String, MovedSg),
-    /// Memory.
-    Memory(String, MovingMemory),
-}
-
 /// No storage: reads return zeros.
 #[derive(Debug)]
 pub(in crate::serve) struct NoStorage(pub(in crate::serve) ByteLen);
@@ -190,5 +152,19 @@ pub(in crate::serve) struct NoStorage(pub(in crate::serve) ByteLen);
 impl ServedMedium for NoStorage {
     fn store(&self) -> Box<dyn Store> {
         Box::new(Null::new(self.0.0))
+    }
+}
+
+/// Says why hosts find a unit not ready that its medium has no reason for.
+pub(in crate::serve) const fn describe_not_ready(sense: Sense) -> &'static str {
+    match sense.asc {
+        Asc::NOT_READY_INITIALIZING_COMMAND_REQUIRED => "an initiator has stopped it",
+        Asc::NOT_READY_BECOMING_READY => "it is becoming ready",
+        Asc::NOT_READY_MANUAL_INTERVENTION_REQUIRED => "its medium is withheld",
+        Asc::LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION => "its medium does not answer",
+        Asc::SANITIZE_IN_PROGRESS => "SANITIZE erases it",
+        Asc::FORMAT_IN_PROGRESS => "FORMAT UNIT erases it",
+        Asc::SANITIZE_COMMAND_FAILED => "SANITIZE has failed",
+        _ => "hosts find it not ready",
     }
 }

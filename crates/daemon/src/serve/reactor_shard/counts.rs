@@ -1,12 +1,10 @@
 //! What the reactors and the daemon have counted, at one moment.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
 use drivers::stats::Stats;
 use iscsi::target::engine::EngineStats;
-use scsi::sense::{Asc, Sense, SenseKeySpecific};
 use shard::session_counts::{SessionName, TargetSessions};
 use target::units::UnitId;
 
@@ -160,31 +158,5 @@ impl Snapshot {
         let up = self.reactors.first().map(|reactor| reactor.interfaces_up.as_slice()).unwrap_or_default();
         let names = self.interfaces().iter().map(|(_, name)| name.as_str());
         names.filter(|name| !up.iter().any(|up| up == name)).collect()
-    }
-}
-
-/// Says why hosts find a tape drive not ready: it can be checking a cartridge that was not unloaded.
-pub(in crate::serve) fn describe_loading(sense: Sense) -> Cow<'static, str> {
-    match sense.specific {
-        Some(SenseKeySpecific::Progress(progress)) => {
-            let percent = u32::from(progress) * 100 / 65_536;
-            format!("the cartridge was not unloaded and is checked; {percent} % of its capacity so far")
-                .into()
-        }
-        _ => describe_not_ready(sense).into(),
-    }
-}
-
-/// Says why hosts find a unit not ready that its medium has no reason for.
-pub(in crate::serve) const fn describe_not_ready(sense: Sense) -> &'static str {
-    match sense.asc {
-        Asc::NOT_READY_INITIALIZING_COMMAND_REQUIRED => "an initiator has stopped it",
-        Asc::NOT_READY_BECOMING_READY => "it is becoming ready",
-        Asc::NOT_READY_MANUAL_INTERVENTION_REQUIRED => "its medium is withheld",
-        Asc::LOGICAL_UNIT_DOES_NOT_RESPOND_TO_SELECTION => "its medium does not answer",
-        Asc::SANITIZE_IN_PROGRESS => "SANITIZE erases it",
-        Asc::FORMAT_IN_PROGRESS => "FORMAT UNIT erases it",
-        Asc::SANITIZE_COMMAND_FAILED => "SANITIZE has failed",
-        _ => "hosts find it not ready",
     }
 }

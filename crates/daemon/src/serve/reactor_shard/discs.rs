@@ -8,7 +8,7 @@ use device::removal_obstacle::RemovalObstacle;
 use target::units::UnitId;
 
 use super::ReactorShard;
-use crate::serve::discs::{DiscDrive, NewDisc};
+use crate::serve::media::disc::{DiscDrive, NewDisc};
 
 impl ReactorShard {
     /// Puts discs into drives. A disc that an initiator holds stays, and the initiator is asked to release
@@ -77,7 +77,7 @@ impl ReactorShard {
 
     /// Returns the drive for discs of a unit.
     fn drive(&self, id: UnitId) -> Option<DiscDrive> {
-        self.media.get(&id)?.drive().cloned()
+        self.medium::<DiscDrive>(id).cloned()
     }
 
     fn put_disc(&mut self, now: Instant, drive: &DiscDrive, label: &str, NewDisc { id, image }: NewDisc) {
@@ -124,8 +124,8 @@ mod tests {
     use super::*;
     use crate::config::{Config, Environment, Flags};
     use crate::scratch::Scratch;
-    use crate::serve::discs;
-    use crate::serve::disk::Disk;
+    use crate::serve::media::disc;
+    use crate::serve::media::disk::Disk;
     use crate::serve::media_watch::MediaWatch;
     use crate::serve::placement::Owners;
     use crate::serve::reactor_shard::ReactorContext;
@@ -170,7 +170,7 @@ mod tests {
         let put = |member: &mut ReactorShard, name: &str| {
             let path = scratch.path().join(name);
             crate::disc_image::create(&path, "bd-re", Some(1 << 20)).unwrap();
-            let image = discs::open(&path, false).unwrap();
+            let image = disc::open(&path, false).unwrap();
             member.put_disc(now, &drive, "drive", NewDisc { id, image });
             drive.disc().unwrap()
         };

@@ -4,16 +4,17 @@ use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 
-use ::nbd::handshake::ExportInfo;
 use base::state_machine::{AcceptInfo, ConnId, PortalId};
 use base::time::Instant;
 use shard::handover::{Exported, ShardBusy, ShardState};
 use target::units::UnitId;
 
 use super::ReactorShard;
-use crate::serve::handed_over::MovedMedium;
-use crate::serve::media::served::{MovingMedium, ServedMedium};
-use crate::serve::memory::{Memory, TakenChunks};
+use super::kinds::{disk_of, downcast, is};
+use crate::serve::media::disc::DiscDrive;
+use crate::serve::media::handed_over::{MovedMedium, MovingMedium, Obstacle, TakenChunks};
+use crate::serve::media::ram::Memory;
+use crate::serve::media::tape::Tape;
 
 /// The most bytes of memory that a reactor leaves to be copied while the sessions are frozen: what takes a
 /// small part of the time that they may be.
@@ -44,47 +45,9 @@ impl Arrival {
     }
 }
 
-/// The connection to an NBD server, or a block device of another process, as it moves to another process.
-#[derive(Debug)]
-pub(in crate::serve) struct MovingExport {
-    /// The NAA identifier of the unit.
-    pub(in crate::serve) unit: String,
-    /// What was negotiated.
-    pub(in crate::serve) info: ExportInfo,
-    /// The connection, if it moves: that to a device does not.
-    pub(in crate::serve) conn: Option<ConnId>,
-}
-
-/// What keeps a reactor from being handed over.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::serve) struct Obstacle {
-    pub(in crate::serve) sentence: String,
-    /// Whether waiting can help.
-    pub(in crate::serve) can_end: bool,
-}
-
-impl Obstacle {
-    /// Makes an obstacle that no wait ends.
-    pub(in crate::serve) const fn lasting(sentence: String) -> Self {
-        Self { sentence, can_end: false }
-    }
-}
-
 impl From<ShardBusy> for Obstacle {
     fn from(busy: ShardBusy) -> Self {
         Self { sentence: busy.to_string(), can_end: busy.can_end() }
-    }
-}
-
-impl From<String> for Obstacle {
-    fn from(sentence: String) -> Self {
-        Self { sentence, can_end: true }
-    }
-}
-
-impl From<&str> for Obstacle {
-    fn from(sentence: &str) -> Self {
-        sentence.to_owned().into()
     }
 }
 
@@ -92,8 +55,8 @@ impl ReactorShard {
     /// Returns other descriptors of the files and devices that are served, and what each is.
     pub(in crate::serve) fn media_files(&self) -> io::Result<Vec<(MovedMedium, File)>> {
         let disks = self.media.iter().filter_map(|(id, medium)| {
-            let disk = medium.disk()?;
-            let moved = match self.naa(*id).filter(|_| medium.drive().is_some()) {
+            let disk = disk_of(medium.as_ref())?;
+            let moved = match self.naa(*id).filter(|_| is::<DiscDrive>(medium.as_ref())) {
                 Some(drive) => MovedMedium::Disc { drive: drive.to_string(), disc: disk.info().moved_disc() },
                 None => MovedMedium::File,
             };
@@ -181,7 +144,7 @@ impl ReactorShard {
     ) -> Option<(UnitId, TakenChunks)> {
         let from = copied.as_ref().map_or(UnitId(0), |(id, _)| *id);
         if let Some((id, taken)) = copied
-            && let Some(memory) = self.media.get(&id).and_then(|medium| medium.memory())
+            && let Some(memory) = self.medium::<Memory>(id)
         {
             memory.moved(taken);
         }
@@ -191,7 +154,7 @@ impl ReactorShard {
 
     /// Returns the memory of LUNs, in the order of the units.
     fn memories(&self) -> impl Iterator<Item = (UnitId, &Memory)> {
-        self.media.iter().filter_map(|(id, medium)| Some((*id, medium.memory()?)))
+        self.media.iter().filter_map(|(id, medium)| Some((*id, downcast::<Memory>(medium.as_ref())?)))
     }
 
     /// Returns how many bytes of the memory of LUNs are still to be copied.
@@ -207,7 +170,7 @@ impl ReactorShard {
     /// Makes durable what keeps tape drives and exports from moving. Call this as often as [`Self::busy`].
     pub(in crate::serve) fn prepare_handover(&mut self, now: Instant) {
         self.nbd.prepare_handover(false);
-        for (id, _) in self.media.iter().filter(|(_, medium)| medium.tape().is_some()) {
+        for (id, _) in self.media.iter().filter(|(_, medium)| is::<Tape>(medium.as_ref())) {
             self.shard.prepare_handover(now, *id);
         }
     }
@@ -249,10 +212,11 @@ impl ReactorShard {
         if self.memory_to_move() > MEMORY_REST_MAX {
             return Err("hosts write to memory faster than it is copied".into());
         }
-        let export = |(id, medium): (&UnitId, &Box<dyn ServedMedium>)| {
-            medium.export(&self.naa(*id)?.to_string()).transpose()
-        };
-        let media = self.media.iter().filter_map(export).collect::<Result<_, _>>();
+        let moving = self
+            .media
+            .iter()
+            .filter_map(|(id, medium)| medium.export(&self.naa(*id)?.to_string()).transpose());
+        let media = moving.collect::<Result<_, _>>();
         let media = media.map_err(Obstacle::lasting)?;
         let Exported { state: shard, connections } = self.shard.export(now)?;
         // Every connection of an initiator has arrived through a portal.

@@ -22,8 +22,8 @@ use target::units::UnitId;
 
 use super::ReactorShard;
 use crate::config::{Medium, UnitIndex};
-use crate::serve::libraries::{ChangeOutcome, FAILED, OpenLibrary};
-use crate::serve::tape::Tape;
+use crate::serve::media::changer::{ChangeOutcome, FAILED, OpenLibrary};
+use crate::serve::media::tape::Tape;
 
 /// How the command ends of a change whose cartridge a host keeps in its drive.
 const PREVENTED: MotionFailure = MotionFailure::CheckCondition(Sense::illegal(Asc::MEDIUM_REMOVAL_PREVENTED));
@@ -167,7 +167,7 @@ impl ReactorShard {
         let Some(path) = self.libraries.get(&id).map(|library| library.path.clone()) else { return };
         let moved = change.ejects.iter().chain(&change.inserts);
         let moved: Vec<UnitId> = moved.filter_map(|(number, _)| self.drive_of(&path, *number)).collect();
-        if moved.iter().any(|drive| self.tape(*drive).is_none()) {
+        if moved.iter().any(|drive| self.medium::<Tape>(*drive).is_none()) {
             return self.change_failed(now, id, MotionFailure::Busy, "the drive is not served yet");
         }
         let is_drained =
@@ -177,14 +177,14 @@ impl ReactorShard {
         }
         let drives: Option<BTreeSet<UnitId>> =
             change.ejects.iter().map(|(number, _)| self.drive_of(&path, *number)).collect();
-        let is_broken = |drive: &UnitId| self.tape(*drive).is_none_or(Tape::is_flush_broken);
+        let is_broken = |drive: &UnitId| self.medium::<Tape>(*drive).is_none_or(Tape::is_flush_broken);
         let Some(waiting) = drives.filter(|drives| !drives.iter().any(is_broken)) else {
             let why = "the cartridge stays in the drive until targe is restarted, because it could not be made durable";
             return self.change_failed(now, id, FAILED, why);
         };
         // No drive is unloaded for a change that another one refuses. An empty one has nothing to give up:
         // its cartridge could not be opened.
-        let is_empty = |drive: &UnitId| self.tape(*drive).is_some_and(Tape::is_empty);
+        let is_empty = |drive: &UnitId| self.medium::<Tape>(*drive).is_some_and(Tape::is_empty);
         let (empty, drives): (Vec<UnitId>, Vec<UnitId>) = waiting.iter().copied().partition(is_empty);
         if drives.iter().any(|drive| self.shard.is_removal_prevented(*drive)) {
             return self.change_failed(now, id, PREVENTED, "a host keeps the cartridge in its drive");
@@ -232,11 +232,13 @@ impl ReactorShard {
             let status = MotionFailure::CheckCondition(sense);
             return self.change_failed(now, id, status, "the cartridge stays in its drive");
         }
-        for tape in ejected.into_iter().filter_map(|drive| self.media.get(&drive)?.tape()) {
+        for tape in ejected.into_iter().filter_map(|drive| self.medium::<Tape>(drive)) {
             tape.remove();
         }
-        // The thread outlives this sender.
-        let _ = library.changes.send(change);
+        if let Some(library) = self.libraries.get(&id) {
+            // The thread outlives this sender.
+            let _ = library.changes.send(change);
+        }
     }
 
     fn change_failed(&mut self, now: Instant, id: UnitId, status: MotionFailure, why: &str) {
@@ -252,7 +254,7 @@ impl ReactorShard {
         let Some(path) = self.libraries.get(&id).map(|library| library.path.clone()) else { return };
         for (number, cartridge) in outcome.cartridges {
             let Some(drive) = self.drive_of(&path, number) else { continue };
-            let Some(tape) = self.tape(drive) else { continue };
+            let Some(tape) = self.medium::<Tape>(drive) else { continue };
             tape.insert(cartridge, self.files.queue(MediumId(drive.0)));
             self.shard.library_input(now, drive, LibraryInput::Inserted);
         }

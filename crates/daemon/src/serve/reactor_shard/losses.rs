@@ -8,13 +8,14 @@ use target::units::UnitId;
 
 use super::ReactorShard;
 use crate::config::Unit;
-use crate::serve::disk::loss::{NotAccepted, RecordLoss, RecordProgress, SyncSender};
-use crate::serve::lost_writes::{LossRecord, LossSubject};
+use crate::serve::media::known_loss::{NotAccepted, RecordLoss, RecordProgress, SyncSender};
+use crate::serve::media::lost_writes::{LossRecord, LossSubject};
 use crate::serve::media::served::ServedMedium;
 use crate::serve::state_writer::{LossWrite, StateJob};
 
 impl ReactorShard {
-    /// Has the losses of the medium of a unit recorded. `known` is the reason of a loss that is recorded already.
+    /// Has the losses of the medium of a unit recorded. `known` is the reason of a loss that is recorded
+    /// already.
     pub(super) fn record_losses_of(
         &self,
         id: UnitId,

@@ -13,7 +13,7 @@ use drivers::files::ReleasedFile;
 use target::units::UnitId;
 
 use super::ReactorShard;
-use crate::serve::disk::snapshot::{SnapshotId, SnapshotOrder, SnapshotReport, SnapshotReporter};
+use crate::serve::media::disk::snapshot::{SnapshotId, SnapshotOrder, SnapshotReport, SnapshotReporter};
 
 impl ReactorShard {
     /// Drains a unit, or ends that. Units of other reactors are ignored.

@@ -11,7 +11,9 @@ use super::ReactorShard;
 use crate::mailbox::Sender;
 use crate::os_error;
 use crate::serve::daemon_event::DaemonEvent;
-use crate::serve::nbd::{ATTEMPT_MAX, ExportAddress, ExportConnection, ExportEvent, NbdExport, NbdLinks};
+use crate::serve::media::nbd::{
+    ATTEMPT_MAX, ExportAddress, ExportConnection, ExportEvent, NbdExport, NbdLinks,
+};
 
 /// The addresses of a connection to a server. The reactor needs none, since no limit of peers applies to it.
 const NO_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

@@ -13,9 +13,11 @@ use std::vec::IntoIter;
 use base::time::Instant;
 use target::units::UnitId;
 
+use super::kinds::downcast;
 use super::{NewUnit, ReactorShard, RetiringUnit};
 use crate::config::UnitIndex;
-use crate::serve::disk::{Accepted, ComparedDisk};
+use crate::serve::media::disc::DiscDrive;
+use crate::serve::media::disk::{Accepted, ComparedDisk, Disk};
 use crate::serve::reactors;
 use crate::serve::runtime_config::RuntimeConfig;
 
@@ -195,7 +197,7 @@ impl ReactorShard {
     fn update_capacity(&mut self, now: Instant, id: UnitId, compared: Option<&ComparedDisk>) {
         let (Some(medium), Some(unit)) = (self.media.get(&id), self.runtime.unit(id)) else { return };
         // The image of a disc is never adopted as it is: another one is another disc.
-        let Some(disk) = medium.disk().filter(|_| medium.drive().is_none()) else { return };
+        let Some(disk) = downcast::<Disk>(medium.as_ref()) else { return };
         let label = &unit.label;
         // A disk that is new was opened as it is.
         let Some(compared) = compared else { return };
@@ -228,7 +230,8 @@ impl ReactorShard {
     fn remove(&mut self, now: Instant, id: UnitId, before: &RuntimeConfig) {
         let state_file = self.state_files.remove(&id);
         let medium = self.media.remove(&id);
-        if let Some(disc) = medium.as_ref().and_then(|medium| medium.drive()?.disc()) {
+        if let Some(disc) = medium.as_ref().and_then(|medium| downcast::<DiscDrive>(medium.as_ref())?.disc())
+        {
             disc.info().leave();
         }
         self.pending_discs.remove(&id);

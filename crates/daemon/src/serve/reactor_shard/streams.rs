@@ -6,7 +6,7 @@ use base::transmit::Transmit;
 
 use super::ReactorShard;
 use super::handover::Arrival;
-use crate::serve::nbd::Due;
+use crate::serve::media::nbd::Due;
 
 impl StreamMachine for ReactorShard {
     fn connected(&mut self, now: Instant, conn: ConnId, arrival: &AcceptInfo) {

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use target::units::UnitId;
 
 use super::ReactorShard;
-use crate::serve::disk::{Disk, DiskInfo};
+use super::kinds::disk_of;
+use crate::serve::media::disk::{Disk, DiskInfo};
 use crate::serve::media::loss::WrittenFile;
 
 impl ReactorShard {
     /// Returns the files and devices that hosts can write. Units of cartridges and of NBD servers make them
     /// durable themselves.
     pub(in crate::serve) fn written_files(&self) -> Vec<WrittenFile> {
-        let disks = self.media.iter().filter_map(|(id, medium)| Some((*id, medium.disk()?)));
+        let disks = self.media.iter().filter_map(|(id, medium)| Some((*id, disk_of(medium.as_ref())?)));
         let written =
             disks.map(|(id, disk)| (id, disk.info(), disk)).filter(|(_, facts, _)| !facts.read_only);
         let file = |(id, facts, disk): (UnitId, Arc<DiskInfo>, Disk)| WrittenFile {

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::serve::discs::MovedDisc;
-use crate::serve::handed_over::MovedMedium;
+use crate::serve::media::handed_over::MovedDisc;
+use crate::serve::media::handed_over::MovedMedium;
 
 /// The first message, from the process that takes over. Every release understands it: fields are only added.
 #[derive(Clone, Debug, Serialize, Deserialize)]

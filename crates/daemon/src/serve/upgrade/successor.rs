@@ -27,7 +27,9 @@ use super::messages::{Answer, Commit, Hello, Socket, Welcome};
 use super::relays::from_document;
 use super::{MESSAGE_MAX, PREPARE_MAX, VARIABLE};
 use crate::serve::ServeError;
-use crate::serve::handed_over::{HandedOverMedia, MovedCartridge, MovedExport, MovedMemory, SessionMedia};
+use crate::serve::media::handed_over::{
+    HandedOverMedia, MovedCartridge, MovedExport, MovedMemory, SessionMedia,
+};
 use crate::serve::placement::{Owners, Placement};
 use crate::serve::reactor_shard::ReactorShard;
 use crate::serve::reactors::{REACTOR_REPLY_TIMEOUT, ReactorThread};

@@ -11,8 +11,9 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 use tls::{MovingRelay, PausedRelays, PortalPauser};
 
+use crate::serve::media::handed_over::Obstacle;
 use crate::serve::reactor_shard::ReactorShard;
-use crate::serve::reactor_shard::handover::{ExportedReactor, Obstacle};
+use crate::serve::reactor_shard::handover::ExportedReactor;
 use crate::serve::reactors::{REACTOR_REPLY_TIMEOUT, ReactorThread};
 use crate::serve::router::Pauser;
 use crate::serve::tls_portals::TlsPortals;

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use drivers::message_queue::Handle;
 
+use crate::serve::media::handed_over::Obstacle;
 use crate::serve::reactor_shard::ReactorShard;
-use crate::serve::reactor_shard::handover::Obstacle;
 use crate::serve::reactors::{REACTOR_REPLY_TIMEOUT, ReactorThread};
 
 /// How many bytes are copied between two questions to a reactor. A chunk that a host writes meanwhile needs

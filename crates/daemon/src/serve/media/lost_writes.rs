@@ -20,10 +20,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::device_identity::{Comparison, DeviceIdentity};
-use super::medium_identity::MediumIdentity;
-use super::state::{StateDir, StateError};
 use crate::config::{Medium, Naa, Unit};
+use crate::serve::device_identity::{Comparison, DeviceIdentity};
+use crate::serve::media::identity::MediumIdentity;
+use crate::serve::state::{StateDir, StateError};
 
 /// The versions of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ const SUFFIX: &str = ".lost-writes";
 
 /// By what the file or device of a unit is recognised in a later process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LossSubject {
+pub(in crate::serve) struct LossSubject {
     naa: Naa,
     /// Whether the world-wide name belongs to the medium. That of a drive for discs does not.
     is_named: bool,
@@ -50,7 +50,7 @@ pub(super) struct LossSubject {
 
 impl LossSubject {
     /// Describes the medium of a unit, which is open at this path.
-    pub(super) fn of(unit: &Unit, path: &Path, medium: MediumIdentity) -> Self {
+    pub(in crate::serve) fn of(unit: &Unit, path: &Path, medium: MediumIdentity) -> Self {
         Self {
             naa: unit.identity.naa,
             is_named: !matches!(unit.medium, Medium::Disc { .. }),
@@ -78,19 +78,19 @@ impl LossSubject {
 
 /// A record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct LossRecord {
+pub(in crate::serve) struct LossRecord {
     path: String,
     /// The identity of the medium; empty if it is not known.
     medium: String,
     /// When the loss was noticed, in seconds since 1970.
     since_s: u64,
     /// What the system reported.
-    pub(super) why: String,
+    pub(in crate::serve) why: String,
 }
 
 impl LossRecord {
     /// Records a loss that is noticed now.
-    pub(super) fn new(subject: &LossSubject, why: &str) -> Self {
+    pub(in crate::serve) fn new(subject: &LossSubject, why: &str) -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (path, medium) = (subject.path.clone(), subject.medium.encode());
         Self { path, medium, since_s: since.as_secs(), why: why.to_owned() }
@@ -133,12 +133,16 @@ impl LossRecord {
 ///
 /// # Errors
 /// [`StateError`]
-pub(super) fn save(state: &StateDir, subject: &LossSubject, record: &LossRecord) -> Result<(), StateError> {
+pub(in crate::serve) fn save(
+    state: &StateDir,
+    subject: &LossSubject,
+    record: &LossRecord,
+) -> Result<(), StateError> {
     state.save_loss(&file_name(subject), record.encode().as_bytes())
 }
 
 /// Reserves storage for the record of a medium, so that it can be written when the file system is full.
-pub(super) fn reserve(state: &StateDir, subject: &LossSubject) {
+pub(in crate::serve) fn reserve(state: &StateDir, subject: &LossSubject) {
     state.reserve_loss(&file_name(subject));
 }
 
@@ -150,14 +154,17 @@ fn file_name(subject: &LossSubject) -> String {
 ///
 /// # Errors
 /// [`StateError`]. Serving the medium without its record would let flushes succeed.
-pub(super) fn find(state: &StateDir, subject: &LossSubject) -> Result<Option<LossRecord>, StateError> {
+pub(in crate::serve) fn find(
+    state: &StateDir,
+    subject: &LossSubject,
+) -> Result<Option<LossRecord>, StateError> {
     let found = matching(state, subject)?.into_iter().map(|(_, record)| record);
     let damaged = || LossRecord::new(subject, "the record of the reason is damaged");
     Ok(found.max_by_key(Option::is_some).map(|record| record.unwrap_or_else(damaged)))
 }
 
 /// Returns why another medium lost writes that was at the path of this one, if one did.
-pub(super) fn of_former(state: &StateDir, subject: &LossSubject) -> Option<String> {
+pub(in crate::serve) fn of_former(state: &StateDir, subject: &LossSubject) -> Option<String> {
     let records = all(state).ok()?.into_iter().filter_map(|(_, record)| record);
     let is_other = |record: &LossRecord| subject.medium.compare(&record.medium) == Comparison::Other;
     let mut found = records.filter(|record| subject.is_at_path_of(record) && is_other(record));
@@ -168,7 +175,7 @@ pub(super) fn of_former(state: &StateDir, subject: &LossSubject) -> Option<Strin
 ///
 /// # Errors
 /// [`StateError`]
-pub(super) fn remove(state: &StateDir, subject: &LossSubject) -> Result<(), StateError> {
+pub(in crate::serve) fn remove(state: &StateDir, subject: &LossSubject) -> Result<(), StateError> {
     for (path, _) in matching(state, subject)? {
         state.remove_loss(&path)?;
     }

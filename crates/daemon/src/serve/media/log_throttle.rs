@@ -7,14 +7,14 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Limits how often one kind of failure is logged.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LogThrottle {
+pub(in crate::serve) struct LogThrottle {
     logged_at: Option<Instant>,
     skipped: u64,
 }
 
 impl LogThrottle {
     /// Returns whether a failure may be logged now, and what to add about those that were not.
-    pub(super) fn may_log(&mut self) -> Option<String> {
+    pub(in crate::serve) fn may_log(&mut self) -> Option<String> {
         if self.logged_at.is_some_and(|logged_at| logged_at.elapsed() < LOG_INTERVAL) {
             self.skipped = self.skipped.saturating_add(1);
             return None;
@@ -24,7 +24,7 @@ impl LogThrottle {
 
     /// Records that a failure is logged now, whenever the last one was. Returns what to add about those that
     /// were not logged.
-    pub(super) fn log(&mut self) -> String {
+    pub(in crate::serve) fn log(&mut self) -> String {
         self.logged_at = Some(Instant::now());
         match std::mem::take(&mut self.skipped) {
             0 => String::new(),
@@ -34,7 +34,7 @@ impl LogThrottle {
 
     /// Lets the interval end.
     #[cfg(test)]
-    pub(super) fn expire(&mut self) {
+    pub(in crate::serve) fn expire(&mut self) {
         self.logged_at = None;
     }
 }

@@ -11,25 +11,24 @@ use backends::cartridge_folder::{CartridgeFolder, CartridgeStore};
 use backends::open::FileIdentity;
 use base::buffer::DataList;
 use drivers::files::FileQueue;
+use scsi::sense::{Sense, SenseKeySpecific};
 use store::Store;
 use store::api::{Capabilities, Completion, Failure, Fault, Op, OpAction, OpOutput};
 use store::null::Null;
 use target::target::UnitReport;
 
-use super::handed_over::{MovedCartridge, SessionMedia};
-use super::log_throttle::LogThrottle;
-use super::media::MediaError;
-use super::media::error::describe_error;
-use super::media::opened::{OpenedMedium, Place, PlacedMedium};
-use super::media::served::{MediumHealth, MovingMedium, ServedMedium};
-use super::reactor_shard::counts::describe_loading;
-use super::reactor_shard::handover::Obstacle;
 use crate::config::Unit;
 use crate::os_error;
+use crate::serve::media::MediaError;
+use crate::serve::media::error::describe_error;
+use crate::serve::media::handed_over::{MovedCartridge, MovingMedium, Obstacle, SessionMedia};
+use crate::serve::media::log_throttle::LogThrottle;
+use crate::serve::media::opened::{OpenedMedium, Place};
+use crate::serve::media::served::{MediumHealth, ServedMedium, describe_not_ready};
 
 /// The place for a cartridge in a drive. Clones share one state.
 #[derive(Clone)]
-pub(super) struct Tape(Rc<RefCell<Inner>>);
+pub(in crate::serve) struct Tape(Rc<RefCell<Inner>>);
 
 struct Inner {
     cartridge: Option<Loaded>,
@@ -51,7 +50,7 @@ struct Loaded {
 
 impl Tape {
     /// Serves an opened cartridge, or none, through `queue`.
-    pub(super) fn new(folder: Option<CartridgeFolder>, queue: FileQueue, label: &str) -> Self {
+    pub(in crate::serve) fn new(folder: Option<CartridgeFolder>, queue: FileQueue, label: &str) -> Self {
         let inner = Inner {
             cartridge: None,
             label: label.to_owned(),
@@ -67,26 +66,38 @@ impl Tape {
     }
 
     /// Puts a cartridge into an empty drive.
-    pub(super) fn insert(&self, folder: CartridgeFolder, queue: FileQueue) {
+    pub(in crate::serve) fn insert(&self, folder: CartridgeFolder, queue: FileQueue) {
         let (path, capacity) = (folder.path().to_owned(), folder.capacity());
         let store = CartridgeStore::new(folder, queue);
         self.0.borrow_mut().cartridge = Some(Loaded { store, path, capacity, told_broken: false });
     }
 
     /// Takes the cartridge out and closes it. No operation is under way.
-    pub(super) fn remove(&self) {
+    pub(in crate::serve) fn remove(&self) {
         self.0.borrow_mut().cartridge = None;
     }
 
     /// Returns whether there is no cartridge.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::serve) fn is_empty(&self) -> bool {
         self.0.borrow().cartridge.is_none()
     }
 
     /// Returns whether the files could not be made durable, so that the cartridge must not be opened again by
     /// this process.
-    pub(super) fn is_flush_broken(&self) -> bool {
+    pub(in crate::serve) fn is_flush_broken(&self) -> bool {
         self.0.borrow().cartridge.as_ref().is_some_and(|loaded| loaded.store.is_flush_broken())
+    }
+}
+
+/// Says why hosts find a tape drive not ready: it can be checking a cartridge that was not unloaded.
+fn describe_loading(sense: Sense) -> Cow<'static, str> {
+    match sense.specific {
+        Some(SenseKeySpecific::Progress(progress)) => {
+            let percent = u32::from(progress) * 100 / 65_536;
+            format!("the cartridge was not unloaded and is checked; {percent} % of its capacity so far")
+                .into()
+        }
+        _ => describe_not_ready(sense).into(),
     }
 }
 
@@ -130,15 +141,11 @@ impl ServedMedium for Tape {
         let files = files.map_err(|error| format!("cannot pass a cartridge on: {}", os_error(&error)))?;
         Ok(Some(MovingMedium::Cartridge(MovedCartridge { drive, path, read_only, files })))
     }
-
-    fn tape(&self) -> Option<&Tape> {
-        Some(self)
-    }
 }
 
 /// A drive for tapes before it is on its reactor, with the cartridge in it.
 #[derive(Debug)]
-pub(super) struct OpenTape(pub(super) Option<CartridgeFolder>);
+pub(in crate::serve) struct OpenTape(pub(in crate::serve) Option<CartridgeFolder>);
 
 impl OpenedMedium for OpenTape {
     fn identity(&self) -> Option<FileIdentity> {
@@ -154,8 +161,8 @@ impl OpenedMedium for OpenTape {
         Ok(())
     }
 
-    fn place(self: Box<Self>, place: Place<'_>) -> PlacedMedium {
-        PlacedMedium::of(Tape::new(self.0, place.files.queue(place.id), place.label))
+    fn place(self: Box<Self>, place: Place<'_>) -> Box<dyn ServedMedium> {
+        Box::new(Tape::new(self.0, place.files.queue(place.id), place.label))
     }
 }
 

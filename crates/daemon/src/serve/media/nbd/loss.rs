@@ -5,9 +5,9 @@ use std::path::Path;
 
 use super::{NbdExport, NbdExports};
 use crate::config::Unit;
-use crate::serve::disk::loss::{Loss, RecordLoss};
-use crate::serve::lost_writes::LossSubject;
-use crate::serve::medium_identity::MediumIdentity;
+use crate::serve::media::identity::MediumIdentity;
+use crate::serve::media::known_loss::{Loss, RecordLoss};
+use crate::serve::media::lost_writes::LossSubject;
 
 /// What an export knows of the writes that its server has lost.
 #[derive(Default)]
@@ -25,7 +25,8 @@ impl std::fmt::Debug for ExportLoss {
 }
 
 impl ExportLoss {
-    /// Has losses of `subject` recorded by `record`. `known` is the reason of a loss that is recorded already.
+    /// Has losses of `subject` recorded by `record`. `known` is the reason of a loss that is recorded
+    /// already.
     pub(super) fn set_record(&mut self, subject: LossSubject, record: RecordLoss, known: Option<&str>) {
         let loss = known.map(|why| Loss::recorded(why.to_owned()));
         *self = Self { loss, subject: Some(subject), record: Some(record) };
@@ -105,7 +106,7 @@ mod tests {
     use super::super::tests::{add_unflushed, exports};
     use super::*;
     use crate::scratch::Scratch;
-    use crate::serve::disk::loss::{NotAccepted, RecordProgress};
+    use crate::serve::media::known_loss::{NotAccepted, RecordProgress};
     use crate::serve::media::served::ServedMedium as _;
     use crate::serve::media::tests::unit;
 

@@ -12,11 +12,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use backends::open::{FileIdentity, Opened};
 
-use super::device_identity::{Comparison, DeviceIdentity};
+use crate::serve::device_identity::{Comparison, DeviceIdentity};
 
 /// What distinguishes a medium from others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum MediumIdentity {
+pub(in crate::serve) enum MediumIdentity {
     /// A file, by its inode and the time of its creation. The number of its file system changes with a
     /// restart of the host.
     File { inode: u64, created: SystemTime },
@@ -29,13 +29,13 @@ pub(super) enum MediumIdentity {
 impl MediumIdentity {
     /// Returns the identity of a file or device that was opened. For a device, this reads sysfs, and some
     /// drivers ask the device: it can wait. For a file, it makes no system call.
-    pub(super) fn of_opened(opened: &Opened) -> Self {
+    pub(in crate::serve) fn of_opened(opened: &Opened) -> Self {
         Self::created(opened.identity(), opened.created())
     }
 
     /// Returns the same of a file that is open. This can wait for the file system.
     #[cfg(test)]
-    pub(super) fn of_file(file: &File) -> Self {
+    pub(in crate::serve) fn of_file(file: &File) -> Self {
         let created =
             file.metadata().ok().filter(fs::Metadata::is_file).and_then(|facts| facts.created().ok());
         FileIdentity::of_file(file).map_or(Self::Unknown, |identity| Self::created(identity, created))
@@ -43,13 +43,13 @@ impl MediumIdentity {
 
     /// Returns the same of what is at a path and has this identity. This can wait.
     #[cfg(test)]
-    pub(super) fn of_path(path: &Path, identity: FileIdentity) -> Self {
+    pub(in crate::serve) fn of_path(path: &Path, identity: FileIdentity) -> Self {
         Self::created(identity, path.metadata().and_then(|facts| facts.created()).ok())
     }
 
     /// Returns the same of a file or device with this identity, and for a file, when it was created. For a
     /// device, this can wait.
-    pub(super) fn created(identity: FileIdentity, created: Option<SystemTime>) -> Self {
+    pub(in crate::serve) fn created(identity: FileIdentity, created: Option<SystemTime>) -> Self {
         match (identity, created) {
             (FileIdentity::Block(_), _) => DeviceIdentity::of(identity).map_or(Self::Unknown, Self::Device),
             (FileIdentity::File(_, inode), Some(created)) => Self::File { inode, created },
@@ -58,7 +58,7 @@ impl MediumIdentity {
     }
 
     /// Returns the identity on one line; empty if nothing is known.
-    pub(super) fn encode(&self) -> String {
+    pub(in crate::serve) fn encode(&self) -> String {
         match self {
             Self::File { inode, created } => match created.duration_since(UNIX_EPOCH) {
                 Ok(since) => format!("{inode:x}.{:x}", since.as_nanos()),
@@ -70,7 +70,7 @@ impl MediumIdentity {
     }
 
     /// Compares the medium with a line that was recorded.
-    pub(super) fn compare(&self, recorded: &str) -> Comparison {
+    pub(in crate::serve) fn compare(&self, recorded: &str) -> Comparison {
         match (self, parse_file(recorded)) {
             (Self::File { inode, created }, Some(was)) => match was {
                 // Some file systems give a file another inode number each time they are mounted.
@@ -92,7 +92,7 @@ impl MediumIdentity {
 
     /// Returns a part of the names of files about the medium, which is the same in every later process; empty
     /// if there is none.
-    pub(super) fn tag(&self) -> String {
+    pub(in crate::serve) fn tag(&self) -> String {
         match self {
             Self::File { inode, .. } => format!("{inode:x}"),
             Self::Device(device) => device.tag().unwrap_or_default(),

@@ -11,29 +11,30 @@ use std::rc::Rc;
 use backends::open::{Allocation, FileIdentity, FileSpec, OpenError, Opened};
 use base::state_machine::MediumId;
 use drivers::files::Files;
-use serde::{Deserialize, Serialize};
 use store::Store;
 use store::api::{Capabilities, Completion, Fault, Op, OpAction, Space};
 use store::null::Null;
 use target::target::UnitReport;
 use target::units::UnitId;
 
-use super::disk::loss::{NotAccepted, SyncSender};
-use super::disk::{Disk, DiskInfo, ImageState, LEAVING_FLUSH};
-use super::lost_writes::LossSubject;
-use super::media::opened::{OpenedMedium, Place, PlacedMedium};
-use super::media::served::{LossRecorder, MediumHealth, ServedMedium, accept_of_unit};
-use super::media::{MediaError, loss};
-use super::medium_identity::MediumIdentity;
-use super::reactor_shard::counts::describe_not_ready;
-use super::reactor_shard::handover::Obstacle;
-use super::state::StateDir;
 use crate::config::Unit;
 use crate::disc_image;
+use crate::serve::media::disk::{Disk, DiskInfo, LEAVING_FLUSH};
+use crate::serve::media::handed_over::MovedDisc;
+use crate::serve::media::handed_over::Obstacle;
+use crate::serve::media::identity::MediumIdentity;
+use crate::serve::media::image_state::ImageState;
+use crate::serve::media::known_loss::{NotAccepted, SyncSender};
+use crate::serve::media::lost_writes::LossSubject;
+use crate::serve::media::opened::{OpenedMedium, Place};
+use crate::serve::media::served::describe_not_ready;
+use crate::serve::media::served::{LossRecorder, MediumHealth, ServedMedium, accept_of_unit};
+use crate::serve::media::{MediaError, loss};
+use crate::serve::state::StateDir;
 
 /// An opened image, which can be moved to the reactor that will serve it.
 #[derive(Debug)]
-pub(super) struct DiscImage {
+pub(in crate::serve) struct DiscImage {
     opened: Opened,
     path: PathBuf,
     state: Option<ImageState>,
@@ -41,39 +42,29 @@ pub(super) struct DiscImage {
     trailer: Option<Vec<u8>>,
 }
 
-/// The disc in a drive, as another process finds it there. Its image follows as a descriptor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct MovedDisc {
-    path: PathBuf,
-    read_only: bool,
-    /// The state of the file when it was opened.
-    state: Option<ImageState>,
-}
-
 /// A disc that a reload puts into a drive.
 #[derive(Debug)]
-pub(super) struct NewDisc {
-    pub(super) id: UnitId,
+pub(in crate::serve) struct NewDisc {
+    pub(in crate::serve) id: UnitId,
     /// The image; `None` empties the drive.
-    pub(super) image: Option<DiscImage>,
+    pub(in crate::serve) image: Option<DiscImage>,
 }
 
 /// Opens an image. Without a file there is no disc.
-pub(super) fn open(path: &Path, read_only: bool) -> Result<Option<DiscImage>, OpenError> {
+pub(in crate::serve) fn open(path: &Path, read_only: bool) -> Result<Option<DiscImage>, OpenError> {
     open_by(path, read_only, FileSpec::open)
 }
 
 /// Opens the image of a writable disc that is withheld once more, for writing: the lock that `withheld` holds
 /// refuses any other descriptor. No operation of the disc must be under way.
-pub(super) fn open_again(path: &Path, withheld: &DiskInfo) -> Result<Option<DiscImage>, OpenError> {
+pub(in crate::serve) fn open_again(path: &Path, withheld: &DiskInfo) -> Result<Option<DiscImage>, OpenError> {
     let locked = withheld.duplicate_lock();
     let locked = locked.map_err(|source| OpenError::Query { path: path.to_owned(), source })?;
     open_by(path, false, |spec| locked.map_or_else(|| spec.open(), |locked| spec.open_again(locked)))
 }
 
 /// Takes the image of the disc that is in a drive of another process, whatever its path leads to now.
-pub(super) fn take(disc: MovedDisc, file: File) -> Result<DiscImage, OpenError> {
+pub(in crate::serve) fn take(disc: MovedDisc, file: File) -> Result<DiscImage, OpenError> {
     let MovedDisc { path, read_only, state } = disc;
     let opened = image_spec(&path, read_only).take(file)?;
     let trailer =
@@ -133,7 +124,7 @@ fn trailer_of(path: &Path, opened: &Opened) -> Result<Option<Vec<u8>>, OpenError
 
 /// A drive before it is on its reactor, with the image of the disc in it.
 #[derive(Debug)]
-pub(super) struct OpenDrive(pub(super) Option<DiscImage>);
+pub(in crate::serve) struct OpenDrive(pub(in crate::serve) Option<DiscImage>);
 
 impl OpenedMedium for OpenDrive {
     fn check_loss(&mut self, unit: &Unit, state: &StateDir) -> Result<Option<String>, MediaError> {
@@ -142,20 +133,20 @@ impl OpenedMedium for OpenDrive {
         loss::check(unit, (opened, path), identity, state)
     }
 
-    fn place(self: Box<Self>, Place { files, id, label, .. }: Place<'_>) -> PlacedMedium {
-        PlacedMedium::of(DiscDrive::new(self.0.map(|image| image.place(files, id, label))))
+    fn place(self: Box<Self>, Place { files, id, label, .. }: Place<'_>) -> Box<dyn ServedMedium> {
+        Box::new(DiscDrive::new(self.0.map(|image| image.place(files, id, label))))
     }
 }
 
 impl DiskInfo {
     /// Describes the image of a disc for another process.
-    pub(super) fn moved_disc(&self) -> MovedDisc {
+    pub(in crate::serve) fn moved_disc(&self) -> MovedDisc {
         MovedDisc { path: self.path.clone(), read_only: self.read_only, state: self.image }
     }
 
     /// Returns whether the path leads to the image that is served, unchanged. An image that is served for
     /// writing changes all the time.
-    pub(super) fn serves_image(&self, path: &Path) -> bool {
+    pub(in crate::serve) fn serves_image(&self, path: &Path) -> bool {
         let is_same = FileIdentity::of_path(path).is_ok_and(|(identity, _)| identity == self.identity);
         let is_unchanged = !self.read_only || ImageState::of(path) == self.image;
         self.path == path && !self.is_withheld() && is_same && is_unchanged
@@ -164,7 +155,7 @@ impl DiskInfo {
 
 impl DiscImage {
     /// Moves the image to the reactor that has `files`.
-    pub(super) fn place(self, files: &Files, id: MediumId, label: &str) -> Disk {
+    pub(in crate::serve) fn place(self, files: &Files, id: MediumId, label: &str) -> Disk {
         let medium = MediumIdentity::of_opened(&self.opened);
         let disk = Disk::new((self.opened, medium), (self.path, self.state), files.queue(id), label);
         disk.with_trailer(self.trailer)
@@ -173,7 +164,7 @@ impl DiscImage {
 
 /// A drive. The logical unit and the daemon share it.
 #[derive(Clone)]
-pub(super) struct DiscDrive<S = Disk>(Rc<RefCell<Inner<S>>>);
+pub(in crate::serve) struct DiscDrive<S = Disk>(Rc<RefCell<Inner<S>>>);
 
 struct Inner<S> {
     disc: Option<LoadedDisc<S>>,
@@ -246,25 +237,25 @@ impl<S: Store> LoadedDisc<S> {
 
 impl<S: Store + Clone> DiscDrive<S> {
     /// Creates a drive with this disc in it.
-    pub(super) fn new(disc: Option<S>) -> Self {
+    pub(in crate::serve) fn new(disc: Option<S>) -> Self {
         let disc = disc.map(LoadedDisc::new);
         Self(Rc::new(RefCell::new(Inner { disc, leaving: Vec::new(), refused: VecDeque::new() })))
     }
 
     /// Returns the image of the disc in the drive.
-    pub(super) fn disc(&self) -> Option<S> {
+    pub(in crate::serve) fn disc(&self) -> Option<S> {
         self.0.borrow().disc.as_ref().map(|loaded| loaded.disk.clone())
     }
 
     /// Returns whether operations are under way on a disc that was taken out.
-    pub(super) fn has_leaving(&self) -> bool {
+    pub(in crate::serve) fn has_leaving(&self) -> bool {
         !self.0.borrow().leaving.is_empty()
     }
 
     /// Replaces the disc. Operations under way end on the former one, which is flushed before it is closed.
     /// `when_flushed` takes whether everything that hosts wrote to it is durable; it is not called if the
     /// former disc cannot be written.
-    pub(super) fn put(&self, disc: Option<S>, when_flushed: impl FnOnce(bool) + 'static) {
+    pub(in crate::serve) fn put(&self, disc: Option<S>, when_flushed: impl FnOnce(bool) + 'static) {
         let mut inner = self.0.borrow_mut();
         let former = std::mem::replace(&mut inner.disc, disc.map(LoadedDisc::new));
         let former = former.map(|former| LeavingDisc::new(former, Box::new(when_flushed)));
@@ -332,14 +323,6 @@ impl ServedMedium for DiscDrive {
         let leaving =
             || self.has_leaving().then(|| "a disc that has left its drive has I/O under way".into());
         self.disc().and_then(|disc| disc.busy()).or_else(leaving)
-    }
-
-    fn disk(&self) -> Option<Disk> {
-        self.disc()
-    }
-
-    fn drive(&self) -> Option<&DiscDrive> {
-        Some(self)
     }
 }
 

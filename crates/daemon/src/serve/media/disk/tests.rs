@@ -135,12 +135,12 @@ fn operations_wait_from_the_order_to_hold_until_the_file_is_cloned() {
     assert!(!is_held(&disk), "it is the order of another snapshot");
     disk.order_snapshot(SnapshotId(1), SnapshotOrder::Hold);
     disk.submit(Op { id: OpId(1), action: READ });
-    assert!(is_held(&disk) && !disk.busy().is_some());
+    assert!(is_held(&disk) && disk.busy().is_none());
     assert!(reports.try_recv().is_err(), "it is not flushed");
     step_ended(&disk, Ok(()));
     assert_eq!(reports.try_recv(), Ok((0, SnapshotProgress::Held)));
     disk.order_snapshot(SnapshotId(1), SnapshotOrder::Clone);
-    assert!(is_held(&disk) && !disk.busy().is_some());
+    assert!(is_held(&disk) && disk.busy().is_none());
     step_ended(&disk, Ok(()));
     assert_eq!(reports.try_recv(), Ok((0, SnapshotProgress::Cloned)));
     assert!(!is_held(&disk) && disk.busy().is_some());

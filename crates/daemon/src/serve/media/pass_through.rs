@@ -13,19 +13,18 @@ use drivers::files::{Errno, FileQueue};
 use store::Store;
 use store::api::{Capabilities, Completion, DeviceInfo, DeviceReturn, Failure, Fault, Op, OpId, OpOutput};
 
-use super::handed_over::SessionMedia;
-use super::log_throttle::LogThrottle;
-use super::media::MediaError;
-use super::media::error::describe_error;
-use super::media::opened::{OpenedMedium, Place, PlacedMedium, nothing};
-use super::media::served::{MediumHealth, MovingMedium, ServedMedium, Wake};
-use super::reactor_shard::handover::Obstacle;
 use crate::config::{Medium, Unit};
 use crate::os_error;
+use crate::serve::media::MediaError;
+use crate::serve::media::error::describe_error;
+use crate::serve::media::handed_over::{MovingMedium, Obstacle, SessionMedia};
+use crate::serve::media::log_throttle::LogThrottle;
+use crate::serve::media::opened::{OpenedMedium, Place, nothing};
+use crate::serve::media::served::{MediumHealth, ServedMedium, Wake};
 
 /// A device before it is on its reactor.
 #[derive(Debug)]
-pub(super) enum OpenDevice {
+pub(in crate::serve) enum OpenDevice {
     /// A device of this host or of another process.
     Open(Box<OpenSg>),
     /// A device of this host whose lock comes with the sessions of another process. What it reports to a
@@ -69,10 +68,10 @@ impl OpenedMedium for OpenDevice {
         Ok(())
     }
 
-    fn place(self: Box<Self>, place: Place<'_>) -> PlacedMedium {
+    fn place(self: Box<Self>, place: Place<'_>) -> Box<dyn ServedMedium> {
         match *self {
             Self::Open(device) => {
-                PlacedMedium::of(PassThrough::new(*device, place.files.queue(place.id), place.label))
+                Box::new(PassThrough::new(*device, place.files.queue(place.id), place.label))
             }
             Self::AwaitedSg(_) | Self::AwaitedScsi(_) => nothing(),
         }
@@ -81,7 +80,7 @@ impl OpenedMedium for OpenDevice {
 
 /// A device. Clones share one state.
 #[derive(Clone)]
-pub(super) struct PassThrough(Rc<RefCell<Inner>>);
+pub(in crate::serve) struct PassThrough(Rc<RefCell<Inner>>);
 
 struct Inner {
     state: State,
@@ -127,7 +126,7 @@ enum Presence {
 
 impl PassThrough {
     /// Serves an opened device. The buffers are those of `queue`.
-    pub(super) fn new(device: OpenSg, queue: FileQueue, label: &str) -> Self {
+    pub(in crate::serve) fn new(device: OpenSg, queue: FileQueue, label: &str) -> Self {
         let (path, is_process) = (device.path().to_owned(), device.identity().is_none());
         let is_connected = device.is_connected();
         let state = State::Opened(Box::new((device, queue)));

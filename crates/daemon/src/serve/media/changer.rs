@@ -2,38 +2,40 @@
 //! disk.
 
 use crate::mailbox::{Sender, channel};
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use backends::cartridge_folder::CartridgeFolder;
 use backends::library_folder::LibraryFolder;
-use base::units::ByteLen;
 use device::library::{ChangeFailure, LibraryChange, MotionFailure};
 use scsi::sense::{Asc, Sense, SenseKey};
+use store::Store;
+use store::null::Null;
 
-use super::handed_over::SessionMedia;
-use super::media::MediaError;
-use super::media::opened::{OpenedMedium, Place, PlacedMedium};
-use super::media::served::NoStorage;
 use crate::config::Unit;
 use crate::library::with_cause;
 use crate::os_error;
+use crate::serve::media::MediaError;
+use crate::serve::media::handed_over::SessionMedia;
+use crate::serve::media::opened::{OpenedMedium, Place};
+use crate::serve::media::served::ServedMedium;
 
 /// How the command ends of a change whose files could not be opened or written.
-pub(super) const FAILED: MotionFailure =
+pub(in crate::serve) const FAILED: MotionFailure =
     MotionFailure::CheckCondition(Sense::new(SenseKey::MEDIUM_ERROR, Asc::MEDIA_LOAD_OR_EJECT_FAILED));
 
 /// A library that was opened, and can be moved to the reactor that will serve it.
 #[derive(Debug)]
-pub(super) struct OpenLibrary {
+pub(in crate::serve) struct OpenLibrary {
     folder: LibraryFolder,
     /// The path of its folder without links.
-    pub(super) canonical: PathBuf,
+    pub(in crate::serve) canonical: PathBuf,
     /// Its file.
-    pub(super) file: Vec<u8>,
+    pub(in crate::serve) file: Vec<u8>,
     /// The names of cartridges that cannot be used, with the reasons.
-    pub(super) unusable: Vec<(String, String)>,
+    pub(in crate::serve) unusable: Vec<(String, String)>,
 }
 
 impl OpenLibrary {
@@ -41,7 +43,7 @@ impl OpenLibrary {
     ///
     /// # Errors
     /// A sentence that says why it cannot be served.
-    pub(super) fn open(path: &Path) -> Result<Self, String> {
+    pub(in crate::serve) fn open(path: &Path) -> Result<Self, String> {
         let folder = LibraryFolder::open(path).map_err(|error| with_cause(&error))?;
         let library = folder.library().map_err(|error| with_cause(&error))?;
         let unusable = folder.unusable(&library).into_iter();
@@ -56,7 +58,7 @@ impl OpenLibrary {
     ///
     /// # Errors
     /// A sentence that says why it cannot be served.
-    pub(super) fn take(path: &Path, lock: File) -> Result<Self, String> {
+    pub(in crate::serve) fn take(path: &Path, lock: File) -> Result<Self, String> {
         let canonical =
             path.canonicalize().map_err(|error| format!("{}: {}", path.display(), os_error(&error)))?;
         let folder = LibraryFolder::take(path, lock);
@@ -73,18 +75,18 @@ impl OpenLibrary {
     }
 
     /// Returns another descriptor of the lock of the library.
-    pub(super) fn duplicate_lock(&self) -> io::Result<File> {
+    pub(in crate::serve) fn duplicate_lock(&self) -> io::Result<File> {
         self.folder.duplicate_lock()
     }
 
     /// Returns the path of the folder.
-    pub(super) fn path(&self) -> PathBuf {
+    pub(in crate::serve) fn path(&self) -> PathBuf {
         self.folder.path().to_owned()
     }
 
     /// Starts the thread that changes the library, and tells `done` of each change. It ends when the sender
     /// is dropped.
-    pub(super) fn start(
+    pub(in crate::serve) fn start(
         self,
         done: impl Fn(ChangeOutcome) + Send + 'static,
     ) -> io::Result<Sender<LibraryChange>> {
@@ -112,9 +114,24 @@ impl OpenedMedium for OpenLibrary {
         Some((1..=library.counts().drives).map(|number| library.drive_serial(number)).collect())
     }
 
-    /// A changer has no medium of its own.
-    fn place(self: Box<Self>, _place: Place<'_>) -> PlacedMedium {
-        PlacedMedium { medium: Box::new(NoStorage(ByteLen(0))), library: Some(*self) }
+    fn place(self: Box<Self>, _place: Place<'_>) -> Box<dyn ServedMedium> {
+        Box::new(Changer(RefCell::new(Some(*self))))
+    }
+}
+
+/// A changer on its reactor. It has no medium of its own.
+pub(in crate::serve) struct Changer(RefCell<Option<OpenLibrary>>);
+
+impl Changer {
+    /// Returns the library that is to be started, once.
+    pub(in crate::serve) fn take_library(&self) -> Option<OpenLibrary> {
+        self.0.take()
+    }
+}
+
+impl ServedMedium for Changer {
+    fn store(&self) -> Box<dyn Store> {
+        Box::new(Null::new(0))
     }
 }
 
@@ -123,7 +140,7 @@ impl OpenedMedium for OpenLibrary {
 ///
 /// # Errors
 /// A sentence that says why the library cannot be read.
-pub(super) fn open_drive(path: &Path, number: u16) -> Result<Option<CartridgeFolder>, String> {
+pub(in crate::serve) fn open_drive(path: &Path, number: u16) -> Result<Option<CartridgeFolder>, String> {
     let library = LibraryFolder::read(path).map_err(|error| with_cause(&error))?;
     let drive = format!("drive{number}").parse();
     let held = drive.ok().and_then(|drive| library.at(drive));
@@ -132,9 +149,9 @@ pub(super) fn open_drive(path: &Path, number: u16) -> Result<Option<CartridgeFol
 
 /// How a change ended: the cartridges that are in drives now, by the number of the drive.
 #[derive(Debug)]
-pub(super) struct ChangeOutcome {
-    pub(super) cartridges: Vec<(u16, CartridgeFolder)>,
-    pub(super) result: Result<(), ChangeFailure>,
+pub(in crate::serve) struct ChangeOutcome {
+    pub(in crate::serve) cartridges: Vec<(u16, CartridgeFolder)>,
+    pub(in crate::serve) result: Result<(), ChangeFailure>,
 }
 
 /// Makes a change: opens the cartridges that go into drives, and replaces the file. If that fails, the drives

@@ -4,7 +4,6 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -13,64 +12,47 @@ use std::sync::{Arc, Mutex, PoisonError};
 use backends::open::{FileIdentity, Opened};
 use backends::store::{FileSpace, FileStore, SizeMeter};
 use drivers::files::{FileQueue, ReleasedFile};
-use serde::{Deserialize, Serialize};
 use store::Store;
 use store::api::{Capabilities, Completion, Failure, Fault, Op, OpId, Space};
 
 use self::failures::Failures;
-use self::loss::{Loss, RecordLoss, SYNC_OP, Syncs};
+use self::loss::{SYNC_OP, Syncs};
 use self::snapshot::{Snapshot, SnapshotId, SnapshotOrder, SnapshotReporter};
 use crate::os_error;
-use crate::serve::log_throttle::LogThrottle;
-use crate::serve::medium_identity::MediumIdentity;
+use crate::serve::media::identity::MediumIdentity;
+use crate::serve::media::image_state::ImageState;
+use crate::serve::media::known_loss::{Loss, RecordLoss};
+use crate::serve::media::log_throttle::LogThrottle;
 
 mod failures;
-pub(super) mod loss;
-pub(super) mod opened;
+pub(in crate::serve) mod loss;
+pub(in crate::serve) mod opened;
 mod served;
-pub(super) mod snapshot;
+pub(in crate::serve) mod snapshot;
 
 /// The identifier of the operations of a snapshot. The numbers of a unit are lower: their upper half is a
 /// generation, which does not come that far.
 const SNAPSHOT_OP: OpId = OpId(u64::MAX - 1);
 
 /// The identifier of the flush of a disc that leaves its drive.
-pub(super) const LEAVING_FLUSH: OpId = OpId(u64::MAX - 2);
-
-/// By what a reload recognises that an image is still the one that is served. targe writes only to images of
-/// writable discs, so each change of another file is another disc.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ImageState {
-    len: u64,
-    /// When it was modified: seconds since 1970, and nanoseconds.
-    modified: (i64, i64),
-}
-
-impl ImageState {
-    /// Returns the state of the file at a path.
-    pub(super) fn of(path: &Path) -> Option<Self> {
-        let facts = path.metadata().ok()?;
-        Some(Self { len: facts.len(), modified: (facts.mtime(), facts.mtime_nsec()) })
-    }
-}
+pub(in crate::serve) const LEAVING_FLUSH: OpId = OpId(u64::MAX - 2);
 
 /// What a reload found of a disk that it keeps, before it changed anything.
 #[derive(Clone, Debug)]
-pub(super) struct ComparedDisk {
+pub(in crate::serve) struct ComparedDisk {
     /// How the file or device differs from what is served, if it does.
-    pub(super) wrong: Option<String>,
+    pub(in crate::serve) wrong: Option<String>,
     /// The least length in bytes that is accepted.
-    pub(super) len_min: u64,
+    pub(in crate::serve) len_min: u64,
     /// Whether the disk was withheld.
-    pub(super) was_withheld: bool,
+    pub(in crate::serve) was_withheld: bool,
     /// How many bytes the served file or device has, or why that is unknown.
-    pub(super) size: Result<u64, String>,
+    pub(in crate::serve) size: Result<u64, String>,
 }
 
 /// What became of a file or device that was to be served as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Accepted {
+pub(in crate::serve) enum Accepted {
     /// It is too short; nothing has changed.
     Shrunk,
     /// It is served.
@@ -84,15 +66,15 @@ pub(super) enum Accepted {
 
 /// The properties of a disk that other threads can read.
 #[derive(Debug)]
-pub(super) struct DiskInfo {
-    pub(super) path: PathBuf,
-    pub(super) identity: FileIdentity,
+pub(in crate::serve) struct DiskInfo {
+    pub(in crate::serve) path: PathBuf,
+    pub(in crate::serve) identity: FileIdentity,
     /// What distinguishes the file or device from all others.
-    pub(super) medium: MediumIdentity,
+    pub(in crate::serve) medium: MediumIdentity,
     /// Whether it was opened for reading only.
-    pub(super) read_only: bool,
+    pub(in crate::serve) read_only: bool,
     /// The state of the file when it was opened, if it is the image of a disc.
-    pub(super) image: Option<ImageState>,
+    pub(in crate::serve) image: Option<ImageState>,
     /// Measures what is served.
     meter: SizeMeter,
     /// The path of the file without links and what the file takes from its file system, as it was measured
@@ -112,7 +94,7 @@ pub(super) struct DiskInfo {
 
 impl DiskInfo {
     /// Returns the length in bytes that is served.
-    pub(super) fn len(&self) -> u64 {
+    pub(in crate::serve) fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
     }
 
@@ -120,12 +102,12 @@ impl DiskInfo {
     ///
     /// # Errors
     /// The error of the system, as a text.
-    pub(super) fn measure(&self) -> Result<u64, String> {
+    pub(in crate::serve) fn measure(&self) -> Result<u64, String> {
         self.meter.measure().map_err(|errno| os_error(&errno.into()))
     }
 
     /// Measures what the file takes from its file system. It can wait.
-    pub(super) fn measure_space(&self) {
+    pub(in crate::serve) fn measure_space(&self) {
         if matches!(self.identity, FileIdentity::File(..)) {
             // The lock is not held while the file system may wait.
             let resolved = || self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
@@ -135,12 +117,12 @@ impl DiskInfo {
     }
 
     /// Returns what was measured last.
-    pub(super) fn space(&self) -> Option<(PathBuf, FileSpace)> {
+    pub(in crate::serve) fn space(&self) -> Option<(PathBuf, FileSpace)> {
         self.space.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns whether the path leads to it.
-    pub(super) fn is_at(&self, path: &Path) -> bool {
+    pub(in crate::serve) fn is_at(&self, path: &Path) -> bool {
         FileIdentity::of_path(path).is_ok_and(|(identity, _)| identity == self.identity)
     }
 
@@ -148,34 +130,34 @@ impl DiskInfo {
     ///
     /// # Errors
     /// The error of the system.
-    pub(super) fn duplicate_lock(&self) -> std::io::Result<Option<File>> {
+    pub(in crate::serve) fn duplicate_lock(&self) -> std::io::Result<Option<File>> {
         self.locked.as_ref().map(|file| file.try_clone()).transpose()
     }
 
     /// Returns whether it is withheld.
-    pub(super) fn is_withheld(&self) -> bool {
+    pub(in crate::serve) fn is_withheld(&self) -> bool {
         self.withheld.load(Ordering::Acquire)
     }
 
     /// Returns whether operations of hosts are under way. None begin on a disc that is withheld.
-    pub(super) fn has_operations(&self) -> bool {
+    pub(in crate::serve) fn has_operations(&self) -> bool {
         self.under_way.load(Ordering::Acquire) > 0
     }
 
     /// Records that the disc was taken out of its drive. It is closed when its operations have ended.
-    pub(super) fn leave(&self) {
+    pub(in crate::serve) fn leave(&self) {
         self.has_left.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether it is a disc that was taken out of its drive.
-    pub(super) fn has_left(&self) -> bool {
+    pub(in crate::serve) fn has_left(&self) -> bool {
         self.has_left.load(Ordering::Relaxed)
     }
 
     /// Returns whether the path is to be compared with what is served. A read-only disc stays in its drive
     /// until a reload, whatever the path leads to. What hosts write to another one must not go to a file that
     /// nobody finds.
-    pub(super) fn is_watched(&self) -> bool {
+    pub(in crate::serve) fn is_watched(&self) -> bool {
         (self.image.is_none() || !self.read_only) && !self.is_withheld() && !self.has_left()
     }
 
@@ -183,12 +165,12 @@ impl DiskInfo {
     ///
     /// # Errors
     /// A sentence that describes the difference.
-    pub(super) fn compare(&self) -> Result<(), String> {
+    pub(in crate::serve) fn compare(&self) -> Result<(), String> {
         self.compare_with(self.len())
     }
 
     /// Compares the same, but accepts a file of at least `len` bytes.
-    pub(super) fn compare_with(&self, len: u64) -> Result<(), String> {
+    pub(in crate::serve) fn compare_with(&self, len: u64) -> Result<(), String> {
         let path = self.path.display();
         match FileIdentity::of_path(&self.path) {
             Ok((identity, _)) if identity != self.identity => {
@@ -210,7 +192,7 @@ impl DiskInfo {
 
 /// A file or device. Clones share one state.
 #[derive(Clone, Debug)]
-pub(super) struct Disk(Rc<RefCell<Inner>>);
+pub(in crate::serve) struct Disk(Rc<RefCell<Inner>>);
 
 struct Inner {
     store: FileStore,
@@ -245,7 +227,7 @@ impl std::fmt::Debug for Inner {
 
 impl Disk {
     /// Serves an opened file or device through `queue`.
-    pub(super) fn new(
+    pub(in crate::serve) fn new(
         (opened, medium): (Opened, MediumIdentity),
         (path, image): (PathBuf, Option<ImageState>),
         queue: FileQueue,
@@ -301,51 +283,56 @@ impl Disk {
     }
 
     /// Keeps what the image of a disc ended with when it was opened.
-    pub(super) fn with_trailer(self, trailer: Option<Vec<u8>>) -> Self {
+    pub(in crate::serve) fn with_trailer(self, trailer: Option<Vec<u8>>) -> Self {
         self.0.borrow_mut().trailer = trailer;
         self
     }
 
     /// Sets the function that is called when a read passes the end of a file that was truncated.
-    pub(super) fn on_truncate(&self, tell: impl Fn() + 'static) {
+    pub(in crate::serve) fn on_truncate(&self, tell: impl Fn() + 'static) {
         self.0.borrow_mut().when_cut = Some(Box::new(tell));
     }
 
     /// Returns the properties that other threads can read.
-    pub(super) fn info(&self) -> Arc<DiskInfo> {
+    pub(in crate::serve) fn info(&self) -> Arc<DiskInfo> {
         Arc::clone(&self.0.borrow().facts)
     }
 
     /// Returns why it is withheld, if it is.
-    pub(super) fn withheld(&self) -> Option<String> {
+    pub(in crate::serve) fn withheld(&self) -> Option<String> {
         self.0.borrow().withheld.clone()
     }
 
     /// Begins to make `to` have the contents of the file, in the same storage, and reports each step.
     /// Everything that was acknowledged before the file is cloned is in it.
-    pub(super) fn begin_snapshot(&self, id: SnapshotId, to: Arc<ReleasedFile>, reporter: SnapshotReporter) {
+    pub(in crate::serve) fn begin_snapshot(
+        &self,
+        id: SnapshotId,
+        to: Arc<ReleasedFile>,
+        reporter: SnapshotReporter,
+    ) {
         self.0.borrow_mut().begin_snapshot(id, to, reporter);
     }
 
     /// Carries out an order for a snapshot. The caller polls the disk then, since nothing else announces what
     /// has ended at once.
-    pub(super) fn order_snapshot(&self, id: SnapshotId, order: SnapshotOrder) {
+    pub(in crate::serve) fn order_snapshot(&self, id: SnapshotId, order: SnapshotOrder) {
         self.0.borrow_mut().order_snapshot(id, order);
     }
 
     /// Returns another descriptor of the file or device, with its lock.
-    pub(super) fn try_clone_file(&self) -> std::io::Result<File> {
+    pub(in crate::serve) fn try_clone_file(&self) -> std::io::Result<File> {
         self.0.borrow().store.try_clone_file()
     }
 
     /// Returns another descriptor of the second open file description of the file or device, which has a
     /// report of failed writes of its own; `None` if there is none.
-    pub(super) fn try_clone_verifier(&self) -> Option<std::io::Result<File>> {
+    pub(in crate::serve) fn try_clone_verifier(&self) -> Option<std::io::Result<File>> {
         self.0.borrow().store.try_clone_verifier()
     }
 
     /// Withholds the disk: refuses all further operations. Returns whether the disk was not withheld before.
-    pub(super) fn withhold(&self, why: &str) -> bool {
+    pub(in crate::serve) fn withhold(&self, why: &str) -> bool {
         let mut inner = self.0.borrow_mut();
         if inner.withheld.is_some() {
             return false;
@@ -360,7 +347,7 @@ impl Disk {
     }
 
     /// Serves the file or device with the size that it has now, if that is at least `len_min` bytes.
-    pub(super) fn accept_size(&self, size: u64, len_min: u64) -> Accepted {
+    pub(in crate::serve) fn accept_size(&self, size: u64, len_min: u64) -> Accepted {
         let mut inner = self.0.borrow_mut();
         if size < len_min {
             return Accepted::Shrunk;
@@ -377,8 +364,8 @@ impl Disk {
 }
 
 impl Inner {
-    /// Counts a failure, and logs it unless one was logged shortly before. Returns its reason if the medium has
-    /// caused it.
+    /// Counts a failure, and logs it unless one was logged shortly before. Returns its reason if the medium
+    /// has caused it.
     fn failed(&mut self, failure: Failure) -> Option<String> {
         let what = match failure.fault {
             Fault::NoSpace => "no space left",

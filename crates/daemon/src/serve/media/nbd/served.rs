@@ -4,10 +4,10 @@ use store::Store;
 
 use super::NbdExport;
 use crate::config::Unit;
-use crate::serve::disk::loss::{Loss, NotAccepted, SyncSender};
-use crate::serve::lost_writes::LossSubject;
-use crate::serve::media::served::{LossRecorder, MediumHealth, MovingMedium, ServedMedium, accept_of_unit};
-use crate::serve::reactor_shard::handover::Obstacle;
+use crate::serve::media::handed_over::{MovingMedium, Obstacle};
+use crate::serve::media::known_loss::{Loss, NotAccepted, SyncSender};
+use crate::serve::media::lost_writes::LossSubject;
+use crate::serve::media::served::{LossRecorder, MediumHealth, ServedMedium, accept_of_unit};
 
 impl ServedMedium for NbdExport {
     fn store(&self) -> Box<dyn Store> {

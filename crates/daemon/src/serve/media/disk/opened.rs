@@ -6,9 +6,10 @@ use backends::open::{FileIdentity, Opened};
 
 use super::Disk;
 use crate::config::Unit;
-use crate::serve::media::opened::{OpenedMedium, Place, PlacedMedium};
+use crate::serve::media::identity::MediumIdentity;
+use crate::serve::media::opened::{OpenedMedium, Place};
+use crate::serve::media::served::ServedMedium;
 use crate::serve::media::{MediaError, loss};
-use crate::serve::medium_identity::MediumIdentity;
 use crate::serve::state::StateDir;
 
 /// A file or device that is open.
@@ -43,9 +44,9 @@ impl OpenedMedium for OpenDisk {
         loss::check(unit, (&mut self.opened, &self.path), self.identity.clone(), state)
     }
 
-    fn place(self: Box<Self>, place: Place<'_>) -> PlacedMedium {
+    fn place(self: Box<Self>, place: Place<'_>) -> Box<dyn ServedMedium> {
         let Self { opened, identity, path } = *self;
         let queue = place.files.queue(place.id);
-        PlacedMedium::of(Disk::new((opened, identity), (path, None), queue, place.label))
+        Box::new(Disk::new((opened, identity), (path, None), queue, place.label))
     }
 }

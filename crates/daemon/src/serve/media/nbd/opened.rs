@@ -3,10 +3,11 @@
 use base::state_machine::MediumId;
 use target::units::UnitId;
 
-use super::{ATTEMPT_MAX, ExportAddress, ExportConnection, OpenExport};
+use super::{ATTEMPT_MAX, ExportAddress, ExportConnection, NbdExport, OpenExport};
 use crate::config::Unit;
-use crate::serve::handed_over::{MovedExport, SessionMedia};
-use crate::serve::media::opened::{OpenedMedium, Place, PlacedMedium, nothing};
+use crate::serve::media::handed_over::{MovedExport, SessionMedia};
+use crate::serve::media::opened::{OpenedMedium, Place, nothing};
+use crate::serve::media::served::ServedMedium;
 use crate::serve::media::{MediaError, loss};
 use crate::serve::state::StateDir;
 
@@ -14,8 +15,8 @@ use crate::serve::state::StateDir;
 #[derive(Debug)]
 pub(in crate::serve) struct ConnectedExport {
     address: ExportAddress,
-    /// `None` until the connection to the server, or the description of the device, comes with the sessions of
-    /// another process.
+    /// `None` until the connection to the server, or the description of the device, comes with the sessions
+    /// of another process.
     export: Option<OpenExport>,
 }
 
@@ -59,9 +60,9 @@ impl OpenedMedium for ConnectedExport {
         Ok(())
     }
 
-    fn place(self: Box<Self>, place: Place<'_>) -> PlacedMedium {
+    fn place(self: Box<Self>, place: Place<'_>) -> Box<dyn ServedMedium> {
         let Place { pool, exports, id: MediumId(id), label, .. } = place;
-        let placed = |export| PlacedMedium::of(exports.add(export, UnitId(id), label, pool));
-        self.export.map_or_else(nothing, placed)
+        let Some(export) = self.export else { return nothing() };
+        Box::new(NbdExport::new(export, (exports, UnitId(id)), label, pool))
     }
 }

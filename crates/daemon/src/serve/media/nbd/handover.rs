@@ -4,7 +4,7 @@ use ::nbd::client::Unmovable;
 use base::state_machine::ConnId;
 
 use super::{Inner, NbdExport, NbdExports};
-use crate::serve::reactor_shard::handover::{MovingExport, Obstacle};
+use crate::serve::media::handed_over::{MovingExport, Obstacle};
 
 impl NbdExports {
     /// Flushes what keeps the exports from moving to another process; after a flush that has failed only if

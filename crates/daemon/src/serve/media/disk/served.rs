@@ -2,12 +2,12 @@
 
 use store::Store;
 
-use super::loss::{Loss, NotAccepted, SyncSender};
 use super::{Disk, Inner};
 use crate::config::Unit;
-use crate::serve::lost_writes::LossSubject;
+use crate::serve::media::handed_over::Obstacle;
+use crate::serve::media::known_loss::{Loss, NotAccepted, SyncSender};
+use crate::serve::media::lost_writes::LossSubject;
 use crate::serve::media::served::{LossRecorder, MediumHealth, ServedMedium};
-use crate::serve::reactor_shard::handover::Obstacle;
 
 impl ServedMedium for Disk {
     fn store(&self) -> Box<dyn Store> {
@@ -104,10 +104,6 @@ impl ServedMedium for Disk {
         let inner = self.0.borrow();
         let is_working = inner.facts.has_operations();
         is_working.then(|| format!("{}: it has I/O under way", inner.label).into())
-    }
-
-    fn disk(&self) -> Option<Disk> {
-        Some(self.clone())
     }
 }
 

@@ -8,18 +8,17 @@ use std::os::unix::fs::FileExt as _;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use base::buffer::Bytes;
 use base::int_cast::to_u64;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use store::Store;
 use store::api::{Capabilities, Completion, Fault, Op, Space};
 use store::ram::{CHUNK, ChunkRun, ChunkStorage, Ram};
 
-use super::handed_over::{MovedMemory, SessionMedia};
-use super::media::MediaError;
-use super::media::opened::{OpenedMedium, Place, PlacedMedium, nothing};
-use super::media::served::{MovingMedium, ServedMedium};
 use crate::config::Unit;
+use crate::serve::media::MediaError;
+use crate::serve::media::handed_over::{MovedMemory, MovingMedium, MovingMemory, SessionMedia, TakenChunks};
+use crate::serve::media::opened::{OpenedMedium, Place, nothing};
+use crate::serve::media::served::ServedMedium;
 
 /// The file of chunks that are not in the memory of this process.
 #[derive(Clone, Debug)]
@@ -41,19 +40,19 @@ impl ChunkStorage for ChunkFile {
 
 /// The memory of a LUN before it is on its reactor.
 #[derive(Debug)]
-pub(super) struct OpenMemory {
+pub(in crate::serve) struct OpenMemory {
     ram: Ram,
     file: Option<ChunkFile>,
 }
 
 impl OpenMemory {
     /// Makes memory of `len` bytes, all zeros.
-    pub(super) fn new(len: u64) -> Self {
+    pub(in crate::serve) fn new(len: u64) -> Self {
         Self { ram: Ram::new(len), file: None }
     }
 
     /// Takes memory of `len` bytes over from another process. `None` if it does not have this length.
-    pub(super) fn take(len: u64, moved: MovedMemory) -> Option<Self> {
+    pub(in crate::serve) fn take(len: u64, moved: MovedMemory) -> Option<Self> {
         let MovedMemory { len: has, chunks, file } = moved;
         let file = ChunkFile(Arc::new(file));
         let runs: Vec<ChunkRun> = chunks.iter().map(|&(first, count)| ChunkRun { first, count }).collect();
@@ -64,7 +63,7 @@ impl OpenMemory {
 
 /// The memory of a LUN that is to be served.
 #[derive(Debug)]
-pub(super) enum LunMemory {
+pub(in crate::serve) enum LunMemory {
     /// It is here.
     Open(OpenMemory),
     /// Memory of this length, in bytes, that comes with the sessions of another process.
@@ -81,48 +80,20 @@ impl OpenedMedium for LunMemory {
         Ok(())
     }
 
-    fn place(self: Box<Self>, _place: Place<'_>) -> PlacedMedium {
+    fn place(self: Box<Self>, _place: Place<'_>) -> Box<dyn ServedMedium> {
         match *self {
-            Self::Open(memory) => PlacedMedium::of(Memory::new(memory)),
+            Self::Open(memory) => Box::new(Memory::new(memory)),
             Self::Awaited(_) => nothing(),
         }
     }
 }
 
-/// Chunks that are to be copied to the file, each with its place.
-#[derive(Debug)]
-pub(super) struct TakenChunks {
-    file: Arc<File>,
-    chunks: Vec<(u64, Bytes)>,
-}
-
-impl TakenChunks {
-    /// Copies the chunks.
-    ///
-    /// # Errors
-    /// The error of the system, which can lack memory.
-    pub(super) fn copy(&self) -> io::Result<()> {
-        self.chunks.iter().try_for_each(|(at, chunk)| self.file.write_all_at(chunk, *at))
-    }
-}
-
-/// Memory as it moves to another process.
-#[derive(Debug)]
-pub(super) struct MovingMemory {
-    pub(super) len: u64,
-    /// Each run of allocated chunks: the number of the first one, and how many there are.
-    pub(super) chunks: Vec<(u64, u64)>,
-    pub(super) file: File,
-    /// The chunks that the file does not have yet.
-    pub(super) rest: TakenChunks,
-}
-
 /// The memory of a LUN. Clones share it.
 #[derive(Clone, Debug)]
-pub(super) struct Memory(Rc<RefCell<OpenMemory>>);
+pub(in crate::serve) struct Memory(Rc<RefCell<OpenMemory>>);
 
 impl Memory {
-    pub(super) fn new(open: OpenMemory) -> Self {
+    pub(in crate::serve) fn new(open: OpenMemory) -> Self {
         Self(Rc::new(RefCell::new(open)))
     }
 
@@ -130,7 +101,7 @@ impl Memory {
     ///
     /// # Errors
     /// The error of the system.
-    pub(super) fn begin_move(&self) -> io::Result<()> {
+    pub(in crate::serve) fn begin_move(&self) -> io::Result<()> {
         let OpenMemory { ram, file } = &mut *self.0.borrow_mut();
         let file = match file {
             Some(file) => file,
@@ -144,13 +115,13 @@ impl Memory {
     }
 
     /// Returns how many bytes are still to be copied.
-    pub(super) fn len_to_move(&self) -> u64 {
+    pub(in crate::serve) fn len_to_move(&self) -> u64 {
         self.0.borrow().ram.len_to_move()
     }
 
     /// Returns the next chunks that are to be copied, of about `len_max` bytes; `None` at the end of the
     /// medium.
-    pub(super) fn next_to_move(&self, len_max: u64) -> Option<TakenChunks> {
+    pub(in crate::serve) fn next_to_move(&self, len_max: u64) -> Option<TakenChunks> {
         let OpenMemory { ram, file } = &mut *self.0.borrow_mut();
         let file = Arc::clone(&file.as_ref()?.0);
         let chunks = ram.next_to_move(usize::try_from(len_max / to_u64(CHUNK)).unwrap_or(usize::MAX).max(1));
@@ -158,7 +129,7 @@ impl Memory {
     }
 
     /// Takes chunks back that are copied.
-    pub(super) fn moved(&self, taken: TakenChunks) {
+    pub(in crate::serve) fn moved(&self, taken: TakenChunks) {
         self.0.borrow_mut().ram.moved(taken.chunks);
     }
 
@@ -178,7 +149,7 @@ impl Memory {
     }
 
     /// Ends the move: the memory stays in this process.
-    pub(super) fn end_move(&self) {
+    pub(in crate::serve) fn end_move(&self) {
         let OpenMemory { ram, file } = &mut *self.0.borrow_mut();
         ram.end_move();
         if !ram.has_storage() {
@@ -196,10 +167,6 @@ impl ServedMedium for Memory {
         let moving = self.move_out();
         let moving = moving.map_err(|error| format!("cannot pass memory on: {}", crate::os_error(&error)))?;
         Ok(moving.map(|memory| MovingMedium::Memory(unit.to_owned(), memory)))
-    }
-
-    fn memory(&self) -> Option<&Memory> {
-        Some(self)
     }
 }
 

@@ -12,7 +12,7 @@ mod loss;
 mod opened;
 mod served;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
@@ -29,18 +29,19 @@ use store::Store;
 use store::api::{Capabilities, Completion, Fault, Op};
 use target::units::UnitId;
 
-use super::log_throttle::LogThrottle;
 use crate::config::{Medium, Unit};
-pub(super) use address::{ExportAddress, ExportConnection, NbdLinks};
+use crate::serve::media::export_queue::ExportQueue;
+use crate::serve::media::log_throttle::LogThrottle;
+pub(in crate::serve) use address::{ExportAddress, ExportConnection, NbdLinks};
 use loss::ExportLoss;
-pub(super) use opened::ConnectedExport;
+pub(in crate::serve) use opened::ConnectedExport;
 
 /// How long an attempt to connect and to negotiate may take.
-pub(super) const ATTEMPT_MAX: Duration = Duration::from_secs(10);
+pub(in crate::serve) const ATTEMPT_MAX: Duration = Duration::from_secs(10);
 
 /// An export that is open, which can be moved to the reactor that will serve it.
 #[derive(Debug)]
-pub(super) struct OpenExport {
+pub(in crate::serve) struct OpenExport {
     info: ExportInfo,
     /// The connection; `None` if the reactor is to connect when it serves.
     connection: Option<ExportConnection>,
@@ -87,66 +88,40 @@ fn patience(unit: &Unit) -> Option<Duration> {
 }
 
 /// Every export of a reactor.
-pub(super) struct NbdExports {
+pub(in crate::serve) struct NbdExports {
     links: NbdLinks,
-    shared: Shared,
+    queue: ExportQueue,
     exports: BTreeMap<u32, NbdExport>,
     numbers: BTreeMap<UnitId, u32>,
     connections: BTreeMap<ConnId, u32>,
-    next: u32,
-}
-
-/// What all exports of a reactor share.
-#[derive(Clone, Debug, Default)]
-struct Shared {
-    clock: Rc<Cell<Instant>>,
-    /// The exports that may have an action.
-    due: Rc<RefCell<VecDeque<u32>>>,
 }
 
 impl NbdExports {
-    pub(super) fn new(links: NbdLinks) -> Self {
+    pub(in crate::serve) fn new(links: NbdLinks) -> Self {
         Self {
             links,
-            shared: Shared::default(),
+            queue: ExportQueue::default(),
             exports: BTreeMap::new(),
             numbers: BTreeMap::new(),
             connections: BTreeMap::new(),
-            next: 0,
         }
     }
 
-    /// Sets the time for operations that are submitted from now on.
-    pub(super) fn set_time(&self, now: Instant) {
-        self.shared.clock.set(now);
+    /// Returns the queue that all exports of the reactor share.
+    pub(in crate::serve) const fn queue(&self) -> &ExportQueue {
+        &self.queue
     }
 
-    /// Serves an open export as the medium of a unit.
-    pub(super) fn add(&mut self, export: OpenExport, unit: UnitId, label: &str, pool: &Pool) -> NbdExport {
-        let OpenExport { info, connection, address, config } = export;
-        let number = PortalId::OWN_BIT | self.next;
-        self.next = self.next.wrapping_add(1);
-        let client = Client::new(config, info, pool.clone());
-        let export = NbdExport(Rc::new(RefCell::new(Inner {
-            client,
-            address,
-            number,
-            unit,
-            label: label.to_owned(),
-            patience: config.patience,
-            shared: self.shared.clone(),
-            is_listed: false,
-            connection: None,
-            negotiated: None,
-            queue: None,
-            is_broken: false,
-            withheld: None,
-            refused: VecDeque::new(),
-            errors: 0,
-            last_failure: None,
-            throttle: LogThrottle::default(),
-            loss: ExportLoss::default(),
-        })));
+    /// Sets the time for operations that are submitted from now on.
+    pub(in crate::serve) fn set_time(&self, now: Instant) {
+        self.queue.set_time(now);
+    }
+
+    /// Serves an export, which begins to use its connection or connects.
+    pub(in crate::serve) fn add(&mut self, export: &NbdExport) {
+        let mut inner = export.0.borrow_mut();
+        let (number, unit, connection) = (inner.number, inner.unit, inner.opened.take());
+        drop(inner);
         self.exports.insert(number, export.clone());
         self.numbers.insert(unit, number);
         match connection {
@@ -163,23 +138,22 @@ impl NbdExports {
                 client.connect();
             }),
         }
-        export
     }
 
     /// Returns whether an export is that of its unit now. A unit that was removed and added again has
     /// another.
-    pub(super) fn is_current(&self, export: &NbdExport) -> bool {
+    pub(in crate::serve) fn is_current(&self, export: &NbdExport) -> bool {
         let inner = export.0.borrow();
         self.numbers.get(&inner.unit) == Some(&inner.number)
     }
 
     /// Returns the export of a number.
-    pub(super) fn find(&self, number: u32) -> Option<NbdExport> {
+    pub(in crate::serve) fn find(&self, number: u32) -> Option<NbdExport> {
         self.exports.get(&number).cloned()
     }
 
     /// Returns the export that a connection belongs to. Nothing is looked up where there is no export.
-    pub(super) fn of_connection(&self, conn: ConnId) -> Option<NbdExport> {
+    pub(in crate::serve) fn of_connection(&self, conn: ConnId) -> Option<NbdExport> {
         if self.connections.is_empty() {
             return None;
         }
@@ -187,7 +161,12 @@ impl NbdExports {
     }
 
     /// Handles a new connection, if its portal is that of an export. Returns the export.
-    pub(super) fn connected(&mut self, now: Instant, conn: ConnId, portal: PortalId) -> Option<NbdExport> {
+    pub(in crate::serve) fn connected(
+        &mut self,
+        now: Instant,
+        conn: ConnId,
+        portal: PortalId,
+    ) -> Option<NbdExport> {
         let export = self.find(portal.0)?;
         self.connections.insert(conn, portal.0);
         let mut inner = export.0.borrow_mut();
@@ -202,7 +181,7 @@ impl NbdExports {
     }
 
     /// Handles the end of a connection. Returns the export that it belonged to.
-    pub(super) fn disconnected(&mut self, now: Instant, conn: ConnId) -> Option<NbdExport> {
+    pub(in crate::serve) fn disconnected(&mut self, now: Instant, conn: ConnId) -> Option<NbdExport> {
         let number = self.connections.remove(&conn)?;
         let export = self.find(number)?;
         let mut inner = export.0.borrow_mut();
@@ -220,14 +199,14 @@ impl NbdExports {
     }
 
     /// Handles a signal of the process behind the export of a number. Returns the export.
-    pub(super) fn signalled(&self, now: Instant, number: u32) -> Option<NbdExport> {
+    pub(in crate::serve) fn signalled(&self, now: Instant, number: u32) -> Option<NbdExport> {
         let export = self.find(number)?;
         export.collect(now);
         Some(export)
     }
 
     /// Closes the export of a unit that is removed: flushes, and takes leave of the server.
-    pub(super) fn close(&mut self, unit: UnitId) {
+    pub(in crate::serve) fn close(&mut self, unit: UnitId) {
         if let Some(export) = self.numbers.remove(&unit).and_then(|number| self.find(number)) {
             export.change(Client::close);
             self.forget_closed(&export);
@@ -235,7 +214,7 @@ impl NbdExports {
     }
 
     /// Closes every export.
-    pub(super) fn close_all(&mut self) {
+    pub(in crate::serve) fn close_all(&mut self) {
         for unit in std::mem::take(&mut self.numbers).into_keys().collect::<Vec<_>>() {
             self.close(unit);
         }
@@ -247,7 +226,7 @@ impl NbdExports {
     }
 
     /// Forgets an export that is closed, and logs if writes may be missing on its server.
-    pub(super) fn forget_closed(&mut self, export: &NbdExport) {
+    pub(in crate::serve) fn forget_closed(&mut self, export: &NbdExport) {
         let inner = export.0.borrow();
         let is_over = inner.client.is_closed() && inner.connection.is_none();
         if is_over && self.exports.remove(&inner.number).is_some() {
@@ -260,9 +239,9 @@ impl NbdExports {
     }
 
     /// Returns what is due next for an export.
-    pub(super) fn poll_due(&mut self) -> Option<Due> {
+    pub(in crate::serve) fn poll_due(&mut self) -> Option<Due> {
         loop {
-            let number = self.shared.due.borrow_mut().pop_front()?;
+            let number = self.queue.next()?;
             let Some(export) = self.exports.get(&number) else { continue };
             let mut inner = export.0.borrow_mut();
             inner.is_listed = false;
@@ -271,7 +250,7 @@ impl NbdExports {
             }
             let Some(action) = inner.client.poll_action() else {
                 if inner.client.has_completions() {
-                    return Some(Due::Ended(inner.shared.clock.get(), export.clone()));
+                    return Some(Due::Ended(inner.exports.now(), export.clone()));
                 }
                 continue;
             };
@@ -288,12 +267,12 @@ impl NbdExports {
     }
 
     /// Returns the time of the next deadline of an export.
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+    pub(in crate::serve) fn poll_timeout(&self) -> Option<Instant> {
         self.exports.values().filter_map(|export| export.0.borrow().client.poll_timeout()).min()
     }
 
     /// Handles the deadlines that have passed. Returns the exports that had one.
-    pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<NbdExport> {
+    pub(in crate::serve) fn handle_timeout(&mut self, now: Instant) -> Vec<NbdExport> {
         let is_late = |export: &&NbdExport| {
             export.0.borrow().client.poll_timeout().is_some_and(|deadline| deadline <= now)
         };
@@ -316,7 +295,7 @@ impl Drop for NbdExports {
 
 /// What is due for an export.
 #[derive(Debug)]
-pub(super) enum Due {
+pub(in crate::serve) enum Due {
     Action(Action),
     /// Operations ended at this time without an answer of the server: a flush that fails because of what
     /// happened before.
@@ -325,7 +304,7 @@ pub(super) enum Due {
 
 /// An export of a server. Clones share one client.
 #[derive(Clone, Debug)]
-pub(super) struct NbdExport(Rc<RefCell<Inner>>);
+pub(in crate::serve) struct NbdExport(Rc<RefCell<Inner>>);
 
 #[derive(Debug)]
 struct Inner {
@@ -335,9 +314,11 @@ struct Inner {
     unit: UnitId,
     label: String,
     patience: Option<Duration>,
-    shared: Shared,
-    /// The export is in `Shared::due`.
+    exports: ExportQueue,
+    /// The export is in the queue.
     is_listed: bool,
+    /// The connection that it was opened with, until the reactor has it.
+    opened: Option<ExportConnection>,
     connection: Option<ConnId>,
     /// What was negotiated for the connection that the reactor is given next.
     negotiated: Option<(ExportInfo, Option<Box<BlkLink>>)>,
@@ -357,7 +338,7 @@ struct Inner {
 
 /// What the owner of an export must tell the unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ExportEvent {
+pub(in crate::serve) enum ExportEvent {
     /// The size has changed.
     Resized,
     /// The export is withheld until a reload accepts it.
@@ -367,8 +348,36 @@ pub(super) enum ExportEvent {
 }
 
 impl NbdExport {
+    /// Makes an export of what was opened. It does nothing before it is added to the exports of the reactor.
+    fn new(export: OpenExport, (exports, unit): (&ExportQueue, UnitId), label: &str, pool: &Pool) -> Self {
+        let OpenExport { info, connection, address, config } = export;
+        let number = PortalId::OWN_BIT | exports.take_number();
+        let client = Client::new(config, info, pool.clone());
+        Self(Rc::new(RefCell::new(Inner {
+            client,
+            address,
+            number,
+            unit,
+            label: label.to_owned(),
+            patience: config.patience,
+            exports: exports.clone(),
+            is_listed: false,
+            opened: connection,
+            connection: None,
+            negotiated: None,
+            queue: None,
+            is_broken: false,
+            withheld: None,
+            refused: VecDeque::new(),
+            errors: 0,
+            last_failure: None,
+            throttle: LogThrottle::default(),
+            loss: ExportLoss::default(),
+        })))
+    }
+
     /// Returns the unit whose medium the export is.
-    pub(super) fn unit(&self) -> UnitId {
+    pub(in crate::serve) fn unit(&self) -> UnitId {
         self.0.borrow().unit
     }
 
@@ -394,24 +403,24 @@ impl NbdExport {
     }
 
     /// Records what was negotiated for the connection that the reactor is given next.
-    pub(super) fn negotiated(&self, info: ExportInfo, queue: Option<Box<BlkLink>>) {
+    pub(in crate::serve) fn negotiated(&self, info: ExportInfo, queue: Option<Box<BlkLink>>) {
         self.0.borrow_mut().negotiated = Some((info, queue));
     }
 
     /// Returns whether the reactor refused the connection that it was given last.
-    pub(super) fn take_unadmitted(&self) -> bool {
+    pub(in crate::serve) fn take_unadmitted(&self) -> bool {
         self.0.borrow_mut().negotiated.take().is_some()
     }
 
     /// Handles a failed attempt to connect.
-    pub(super) fn connect_failed(&self, now: Instant, why: String) {
+    pub(in crate::serve) fn connect_failed(&self, now: Instant, why: String) {
         crate::debug!("{why}");
         self.0.borrow_mut().last_failure = Some(why);
         self.change(|client| client.connect_failed(now));
     }
 
     /// Handles received bytes.
-    pub(super) fn received(&self, now: Instant, bytes: &[u8]) {
+    pub(in crate::serve) fn received(&self, now: Instant, bytes: &[u8]) {
         let mut inner = self.0.borrow_mut();
         if inner.is_device() {
             inner.broken(&"the process sent a message that nobody asked for");
@@ -432,17 +441,17 @@ impl NbdExport {
     }
 
     /// Returns the buffer that the next bytes belong into.
-    pub(super) fn take_rx_buffer(&self) -> Option<RxBuffer> {
+    pub(in crate::serve) fn take_rx_buffer(&self) -> Option<RxBuffer> {
         self.0.borrow_mut().client.take_rx_buffer()
     }
 
     /// Takes back a buffer.
-    pub(super) fn return_rx_buffer(&self, now: Instant, rx_buffer: RxBuffer) {
+    pub(in crate::serve) fn return_rx_buffer(&self, now: Instant, rx_buffer: RxBuffer) {
         self.change(|client| client.return_rx_buffer(now, rx_buffer));
     }
 
     /// Appends what is to be sent.
-    pub(super) fn transmit(&self, now: Instant, out: &mut Transmit) {
+    pub(in crate::serve) fn transmit(&self, now: Instant, out: &mut Transmit) {
         let mut inner = self.0.borrow_mut();
         inner.client.transmit(now, out);
         if inner.client.has_completions() {
@@ -451,13 +460,13 @@ impl NbdExport {
     }
 
     /// Returns whether [`Store::poll`] has something to return.
-    pub(super) fn has_completions(&self) -> bool {
+    pub(in crate::serve) fn has_completions(&self) -> bool {
         let inner = self.0.borrow();
         inner.client.has_completions() || !inner.refused.is_empty()
     }
 
     /// Logs the next notice of the client. Returns what the unit must be told.
-    pub(super) fn poll_event(&self) -> Option<ExportEvent> {
+    pub(in crate::serve) fn poll_event(&self) -> Option<ExportEvent> {
         loop {
             let mut inner = self.0.borrow_mut();
             let notice = inner.client.poll_notice()?;
@@ -483,7 +492,7 @@ impl Inner {
     /// Puts the next requests into the queue.
     fn submit_to_queue(&mut self) {
         let Some(queue) = &mut self.queue else { return };
-        self.client.transmit(self.shared.clock.get(), &mut **queue);
+        self.client.transmit(self.exports.now(), &mut **queue);
         if let Err(error) = queue.kick() {
             self.broken(&error);
             self.list();
@@ -502,7 +511,7 @@ impl Inner {
     /// Lists the export among those that may have an action.
     fn list(&mut self) {
         if !std::mem::replace(&mut self.is_listed, true) {
-            self.shared.due.borrow_mut().push_back(self.number);
+            self.exports.push(self.number);
         }
     }
 }
@@ -526,7 +535,7 @@ impl Store for NbdExport {
             inner.refused.push_back(Completion { id: op.id, result: Err(Fault::NotSubmitted.into()) });
             return;
         }
-        let now = inner.shared.clock.get();
+        let now = inner.exports.now();
         inner.client.submit(now, op);
         inner.list();
     }
@@ -553,8 +562,10 @@ mod tests {
     use store::api::{Durability, OpAction, OpId};
 
     use super::*;
+    use std::cell::Cell;
+
+    use crate::serve::media::handed_over::MovingExport;
     use crate::serve::media::served::ServedMedium as _;
-    use crate::serve::reactor_shard::handover::MovingExport;
 
     pub(super) fn open() -> OpenExport {
         let info = ExportInfo {
@@ -583,6 +594,12 @@ mod tests {
         })
     }
 
+    fn add(exports: &mut NbdExports, open: OpenExport, pool: &Pool) -> NbdExport {
+        let export = NbdExport::new(open, (exports.queue(), UnitId(3)), "disk", pool);
+        exports.add(&export);
+        export
+    }
+
     /// Sends what is due, and returns the only request.
     fn sent(exports: &mut NbdExports, export: &NbdExport, pool: &Pool) -> Option<Request> {
         let mut bytes = Vec::new();
@@ -598,7 +615,7 @@ mod tests {
     /// Adds an export of an NBD server, which has acknowledged one write and has not flushed it.
     pub(super) fn add_unflushed(exports: &mut NbdExports, pool: &Pool) -> NbdExport {
         let address = ExportAddress::Nbd(::nbd::uri::NbdUri::parse("nbd://localhost/").unwrap());
-        let mut export = exports.add(OpenExport { address, ..open() }, UnitId(3), "disk", pool);
+        let mut export = add(exports, OpenExport { address, ..open() }, pool);
         export.negotiated(open().info, None);
         let number = export.0.borrow().number;
         exports.connected(Instant::ORIGIN, ConnId(7), PortalId(number));
@@ -644,7 +661,7 @@ mod tests {
             lost: Box::new(|_| {}),
         };
         let mut exports = NbdExports::new(links);
-        let export = exports.add(OpenExport { connection: None, ..open() }, UnitId(3), "disk", &pool);
+        let export = add(&mut exports, OpenExport { connection: None, ..open() }, &pool);
         assert_eq!(attempts.get(), 0, "the other process uses it");
         assert!(exports.poll_due().is_none());
         assert_eq!(attempts.get(), 1);
@@ -661,11 +678,11 @@ mod tests {
     fn an_export_that_is_closing_is_not_that_of_its_unit_any_more() {
         let mut exports = exports();
         let pool = Pool::new(1 << 20);
-        let first = exports.add(open(), UnitId(3), "disk", &pool);
+        let first = add(&mut exports, open(), &pool);
         assert!(exports.is_current(&first));
         exports.close(UnitId(3));
         assert!(!exports.is_current(&first));
-        let second = exports.add(open(), UnitId(3), "disk", &pool);
+        let second = add(&mut exports, open(), &pool);
         assert!(exports.is_current(&second) && !exports.is_current(&first));
     }
 }

@@ -13,7 +13,7 @@ import time
 PIECE = 200
 # Longer than any test.
 SILENCE_S = 600
-HELLO = {"magic": "targe-upgrade", "version": "9.9.9", "formats": [1, 2, 3, 4, 5]}
+HELLO = {"magic": "targe-upgrade", "version": "9.9.9", "format": 6}
 
 
 def send(stream, message):
@@ -55,23 +55,14 @@ def pretend(stream, step, config):
     if step == "is another program":
         return send(stream, HELLO | {"magic": "other"})
     if step == "reads another format":
-        return send(stream, HELLO | {"formats": [0, 99]})
-    if step == "does not know drives":
-        send(stream, HELLO | {"formats": [1]})
-        return receive(stream)
-    if step == "does not know exports":
-        send(stream, HELLO | {"formats": [1, 2]})
-        return receive(stream)
-    knows_lock = step == "takes the lock of the state directory"
-    hello = HELLO | {"takes_state_lock": True} if knows_lock else HELLO
-    send(stream, hello | {"formats": [1, 2, 3]} if step == "does not know TLS" else hello)
+        return send(stream, HELLO | {"format": 99})
+    send(stream, HELLO)
     if step == "ends after its first message":
         return
     welcome, _ = receive(stream)
-    # An older release refuses what it does not know.
-    if ("StateLock" in json.loads(welcome)["sockets"]) != knows_lock:
-        return send(stream, {"Failed": f"the sockets are {welcome}"})
-    if knows_lock:
+    if step == "takes the lock of the state directory":
+        if "StateLock" not in json.loads(welcome)["sockets"]:
+            return send(stream, {"Failed": f"the sockets are {welcome}"})
         return send(stream, {"Failed": "it has the lock of the state directory"})
     if step == "keeps silent before it is prepared":
         return time.sleep(SILENCE_S)
@@ -86,7 +77,7 @@ def pretend(stream, step, config):
         send(stream, {"Prepared": hashlib.sha256(file.read()).hexdigest()})
     if step == "ends when it is prepared":
         return
-    if step in ("does not receive the sessions", "does not know TLS"):
+    if step == "does not receive the sessions":
         return time.sleep(SILENCE_S)
     document, _ = receive(stream)
     header, _, body = document.partition(b"\n")

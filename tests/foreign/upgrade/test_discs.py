@@ -9,7 +9,7 @@ import pytest
 from servers import MIB, Export, Lun
 from upgrade.held import CHECK, GOOD, Answering, Held
 from upgrade.live import Replaced
-from upgrade.test_upgrade import fail, pretender
+from upgrade.test_upgrade import fail
 from verdicts import eventually, expect, same
 
 SECTOR, BURST = 2048, 16
@@ -113,20 +113,6 @@ def test_the_disc_in_the_drive_is_not_the_configured_one(tmp_path):
         expect(server.stop() == 0, "the daemon does not end in order")
     finally:
         server.kill()
-
-
-def test_a_release_that_does_not_know_drives_is_refused(tmp_path):
-    """Without drives it is given what it reads."""
-    for lun, is_refused in ((Lun("disc", size=MIB), True), (Lun("file", size=MIB), False)):
-        server = Replaced(str(tmp_path / lun.medium), Export((lun,)))
-        server.start()
-        try:
-            answer, why = server.upgrade("--binary", pretender(server, tmp_path, "does not know drives"))
-            expect(answer is None and ("does not read the state" in why) == is_refused and "\n" not in why, f"{why}")
-            expect(server.is_alive(), "the daemon has ended")
-            expect(server.stop() == 0, "the daemon does not end in order")
-        finally:
-            server.kill()
 
 
 def test_an_empty_drive_stays_empty(tmp_path):

@@ -14,7 +14,7 @@ from nbd.exports import NbdServer, Targe, export, nbdkit, wait_for
 from servers import MIB, Export
 from upgrade.held import GOOD, Answering, Held
 from upgrade.live import SECOND, Late, Load, Replaced, begun_anew
-from upgrade.test_upgrade import fail, pretender, query
+from upgrade.test_upgrade import fail, query
 from verdicts import expect, same
 
 SIZE = 8 * MIB
@@ -241,18 +241,5 @@ def test_a_flush_fails_or_is_slow(tmp_path):
             server.kill()
 
 
-def test_a_release_that_does_not_know_exports_is_refused(tmp_path):
-    with losing(tmp_path, tmp_path / "disk") as nbd:
-        server = Exporting(str(tmp_path), nbd.uri())
-        server.start()
-        try:
-            answer, why = server.upgrade("--binary", pretender(server, tmp_path, "does not know exports"))
-            expect(answer is None and "does not read the state" in why and "\n" not in why, f"{why}")
-            upgrade(server)
-            expect(server.stop() == 0, "the daemon does not end in order")
-        finally:
-            server.kill()
-
-
-__all__ = ["test_a_flush_fails_or_is_slow", "test_a_release_that_does_not_know_exports_is_refused", "test_a_server_is_away",
+__all__ = ["test_a_flush_fails_or_is_slow", "test_a_server_is_away",
            "test_a_server_is_killed_right_after_an_upgrade", "test_nobody_notices"]

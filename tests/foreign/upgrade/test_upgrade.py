@@ -351,9 +351,6 @@ def test_sessions_inside_tls_move(tmp_path, seed, level, connections, reactor):
             with Answering(initiators[:1]):
                 if number % 4 == 1:
                     fail(server, tmp_path, "is ready and ends")
-                if number == 2:
-                    answer, why = server.upgrade("--binary", pretender(server, tmp_path, "does not know TLS"))
-                    expect(answer is None and "does not read the state of sessions inside TLS" in why and "\n" not in why, f"{answer or why}")
                 answer, why = server.upgrade()
             expect(answer, f"an upgrade is refused: {why}")
             pauses.append(answer["pause_ms"])

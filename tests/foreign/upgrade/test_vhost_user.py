@@ -20,7 +20,7 @@ from servers import MIB, Export
 from upgrade.held import GOOD, Answering, Held
 from upgrade.live import Client, Late, Load, Replaced, begun_anew, histogram
 from upgrade.test_nbd import SECTOR, read, refused, upgrade
-from upgrade.test_upgrade import fail, pretender, query
+from upgrade.test_upgrade import fail, query
 from verdicts import expect, same
 
 SIZE = 8 * MIB
@@ -303,18 +303,5 @@ def test_a_flush_fails(tmp_path):
             held.close()
             with pytest.raises(AssertionError, match="ended with 1; .*what hosts wrote last may be missing on"):
                 server.stop()
-        finally:
-            server.kill()
-
-
-def test_a_release_that_does_not_know_devices_is_refused(tmp_path):
-    with Devices(tmp_path) as devices:
-        server = Serving(str(tmp_path), *devices.luns())
-        server.start()
-        try:
-            answer, why = server.upgrade("--binary", pretender(server, tmp_path, "does not know exports"))
-            expect(answer is None and "does not read the state" in why and "\n" not in why, f"{why}")
-            upgrade(server)
-            expect(server.stop() == 0, "the daemon does not end in order")
         finally:
             server.kill()

@@ -15,7 +15,6 @@ pub(super) fn lock_state(
 ) -> Result<(StateDir, Sockets), ServeError> {
     let mut state = StateDir::open(&config.state_dir)?;
     let sockets = Sockets::of(config, succession.as_deref_mut())?;
-    // An older release that serves has no lock to hand over.
     let handed_over = succession.and_then(|succession| succession.state_lock.take());
     state.keep(handed_over.map_or_else(|| StateLock::acquire(&config.state_dir), Ok)?);
     Ok((state, sockets))

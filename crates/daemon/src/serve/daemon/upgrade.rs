@@ -42,14 +42,14 @@ use crate::serve::service_manager;
 use crate::serve::tls_portals::tls_of;
 use crate::serve::upgrade::PREPARE_MAX;
 use crate::serve::upgrade::document::{
-    CartridgeState, DeviceState, Document, ExportState, FORMAT_WITHOUT_MEMORY, MemoryState, ReactorState,
+    CartridgeState, DeviceState, Document, ExportState, MemoryState, ReactorState,
 };
-use crate::serve::upgrade::messages::{Answer, Hello, Socket, Welcome};
+use crate::serve::upgrade::messages::{Answer, Socket, Welcome};
 use crate::serve::upgrade::relays;
 use crate::serve::{Ended, ServeError, raise_file_limit_for_upgrade};
 use freeze::{Acceptors, Frozen, Unaccepting, ask};
 use memory_copy::MemoryCopy;
-use obstacles::{format_of, unmovable_medium};
+use obstacles::unmovable_medium;
 use process::{Outcome, Process};
 
 /// How long the daemon may try to find a moment in which no session has anything under way, unless the client
@@ -167,10 +167,10 @@ impl Daemon {
         let mut memory = MemoryCopy::begin(&self.reactors)?;
         let (mut until, mut attempts, mut late) = (None, 0, 0);
         loop {
-            let (mut process, hello) = self.start_successor(binary.clone(), revision.as_deref())?;
+            let (mut process, version) = self.start_successor(binary.clone(), revision.as_deref())?;
             memory.catch_up(None, &mut || self.attend()).map_err(|obstacle| obstacle.sentence)?;
             let until = *until.get_or_insert_with(|| Instant::now() + wait);
-            let (frozen, exported) = self.freeze_until(until, &mut attempts, &hello, &mut memory)?;
+            let (frozen, exported) = self.freeze_until(until, &mut attempts, &mut memory)?;
             if let Err(refusal) = process.give(&exported.document, &exported.sockets, frozen.deadline()) {
                 drop(frozen);
                 let is_late = refusal.is_late();
@@ -188,7 +188,7 @@ impl Daemon {
             let pid = self.commit_upgrade(&mut process, frozen)?;
             memory.leave();
             return Ok(Upgraded {
-                version: hello.version,
+                version,
                 pid,
                 sessions: count(sessions),
                 connections: count(connections),
@@ -198,24 +198,24 @@ impl Daemon {
         }
     }
 
-    /// Starts the other process, and waits until it has opened everything. Returns what it said first, too.
+    /// Starts the other process, and waits until it has opened everything. Returns its release, too.
     fn start_successor(
         &mut self,
         binary: PathBuf,
         revision: Option<&str>,
-    ) -> Result<(Process, Hello), String> {
+    ) -> Result<(Process, String), String> {
         let mut process = Process::start(binary)?;
-        let hello = process.hello(format_of(&self.runtime.config), &mut || self.attend())?;
+        let version = process.hello(&mut || self.attend())?;
         let cannot_pass =
             |error: io::Error| format!("cannot pass sockets and files on: {}", crate::os_error(&error));
-        let (welcome, sockets) = self.welcome(&hello).map_err(cannot_pass)?;
+        let (welcome, sockets) = self.welcome().map_err(cannot_pass)?;
         process.send(&welcome, &sockets)?;
         drop(sockets);
         let prepared = process.answer("prepares to take over", PREPARE_MAX, &mut || self.attend())?;
         if !matches!(&prepared, Answer::Prepared(read) if read.as_deref() == revision) {
             return Err("the configuration file was changed meanwhile; try again".to_owned());
         }
-        Ok((process, hello))
+        Ok((process, version))
     }
 
     /// Lets the other process serve the sessions that it has resumed; returns its process ID. From then on
@@ -290,7 +290,7 @@ impl Daemon {
     }
 
     /// Returns what the other process needs to prepare.
-    fn welcome(&self, hello: &Hello) -> io::Result<(Welcome, Vec<OwnedFd>)> {
+    fn welcome(&self) -> io::Result<(Welcome, Vec<OwnedFd>)> {
         let (mut sockets, mut descriptors) = (Vec::new(), Vec::new());
         let mut add = |socket, descriptor| {
             sockets.push(socket);
@@ -307,7 +307,7 @@ impl Daemon {
         let [admin, lock] = self.admin.descriptors()?;
         add(Socket::Admin, admin);
         add(Socket::AdminLock, lock);
-        if let Some(lock) = self.state.lock().filter(|_| hello.takes_state_lock) {
+        if let Some(lock) = self.state.lock() {
             add(Socket::StateLock, lock.descriptor()?);
         }
         if let Some(http) = &self.http_socket {
@@ -336,7 +336,6 @@ impl Daemon {
         &mut self,
         deadline: Instant,
         attempts: &mut u32,
-        hello: &Hello,
         memory: &mut MemoryCopy,
     ) -> Result<(Frozen, Exported), String> {
         loop {
@@ -345,7 +344,7 @@ impl Daemon {
             caught_up.map_err(|obstacle| obstacle.sentence)?;
             self.attend()?;
             *attempts += 1;
-            let Obstacle { sentence: why, can_end } = match self.freeze(hello, memory) {
+            let Obstacle { sentence: why, can_end } = match self.freeze(memory) {
                 Ok(frozen) => return Ok(frozen),
                 Err(why) => why,
             };
@@ -362,7 +361,7 @@ impl Daemon {
         }
     }
 
-    fn freeze(&mut self, hello: &Hello, memory: &mut MemoryCopy) -> Result<(Frozen, Exported), Obstacle> {
+    fn freeze(&mut self, memory: &mut MemoryCopy) -> Result<(Frozen, Exported), Obstacle> {
         let cannot_pause = |error: io::Error| Obstacle {
             sentence: format!("cannot pause the TLS portals: {}", crate::os_error(&error)),
             can_end: false,
@@ -385,7 +384,7 @@ impl Daemon {
             return Err("an initiator logged in meanwhile".into());
         }
         let relays = frozen.pause_relays(&self.tls_portals)?;
-        let exported = self.encode((exported, relays), &frozen, hello)?;
+        let exported = self.encode((exported, relays), &frozen)?;
         Ok((frozen, exported))
     }
 
@@ -394,7 +393,6 @@ impl Daemon {
         &self,
         (reactors, relays): (Vec<ExportedReactor>, Vec<(PortalId, MovingRelay)>),
         frozen: &Frozen,
-        hello: &Hello,
     ) -> Result<Exported, Obstacle> {
         let lasting = |sentence: String| Obstacle { sentence, can_end: false };
         let portals: Vec<_> = self.runtime.portals.iter().map(|(id, _)| *id).collect();
@@ -463,11 +461,9 @@ impl Daemon {
             }
             servers.extend(frozen.sockets(at, conns)?);
         }
-        let mut format = format_of(&self.runtime.config);
         let mut ends = Vec::new();
         // Without a session they end with this process.
         if document.reactors.iter().any(|reactor| !reactor.tls_addresses.is_empty()) {
-            format = format.max(FORMAT_WITHOUT_MEMORY);
             for (portal, MovingRelay { state, network, local }) in relays {
                 // The sessions of a portal that was removed keep the upgrade from getting here.
                 let Some(at) = portals.iter().position(|known| *known == portal) else { continue };
@@ -475,13 +471,7 @@ impl Daemon {
                 ends.extend([network, local]);
             }
         }
-        if !hello.formats.contains(&format) {
-            return Err(lasting(format!(
-                "targe {} does not read the state of sessions inside TLS; end them, or restart targe to change to it",
-                hello.version
-            )));
-        }
-        let document = document.encode(format).map_err(|error| lasting(error.to_string()))?;
+        let document = document.encode().map_err(|error| lasting(error.to_string()))?;
         let document = Zeroizing::new(document);
         let connections = sockets.len();
         sockets.extend(files);

@@ -1,7 +1,7 @@
 //! The document that holds the sessions of a daemon while it is replaced by another one.
 //!
-//! It is one line of JSON, the header, and a second value of JSON, the body, whose length and CRC32C the
-//! header tells. The header has the same form in every release, so that a release that cannot read the body
+//! It is one line of JSON, the header, and a second value of JSON, the body, whose length and CRC32C are in
+//! the header. The header has the same form in every release, so that a release that cannot read the body
 //! can say so. The document is only ever in memory and in a Unix socket between the two processes: it can
 //! hold keys of sessions.
 
@@ -23,29 +23,9 @@ pub(in crate::serve) use relay::{Bytes, DirectionState, RelayState};
 /// What the header begins with.
 pub(in crate::serve) const MAGIC: &str = "targe-upgrade";
 
-/// The newest version of the format. It is increased when a release before could misread what this one
-/// writes, or does not know it; a field that is added has a default, and is not written while it has that.
-///
-/// Version 2 has what is in drives, version 3 the connections to NBD servers, the devices of other processes,
-/// and the devices that commands are passed to, version 4 sessions inside TLS, version 5 LUNs in memory.
-pub(in crate::serve) const FORMAT: u32 = 5;
-
-/// The version of a daemon without LUNs in memory. This release writes the oldest version with room for its
-/// state, so that a release that does not know the newest one can take over.
-pub(in crate::serve) const FORMAT_WITHOUT_MEMORY: u32 = 4;
-
-/// The version of a daemon without sessions inside TLS either.
-pub(in crate::serve) const FORMAT_WITHOUT_TLS: u32 = 3;
-
-/// The version of a daemon that has no LUNs at NBD servers and no such devices either.
-pub(in crate::serve) const FORMAT_WITHOUT_EXPORTS: u32 = 2;
-
-/// The version of a daemon that has no drives either.
-pub(in crate::serve) const FORMAT_WITHOUT_DRIVES: u32 = 1;
-
-/// The versions that this release reads.
-pub(in crate::serve) const FORMATS: &[u32] =
-    &[FORMAT_WITHOUT_DRIVES, FORMAT_WITHOUT_EXPORTS, FORMAT_WITHOUT_TLS, FORMAT_WITHOUT_MEMORY, FORMAT];
+/// The version of the format. It is increased when what is written changes. A process refuses to take over
+/// from one that writes another version.
+pub(in crate::serve) const FORMAT: u32 = 6;
 
 /// The longest document in bytes: 65 535 sessions of 1 KiB, and as many units.
 pub(in crate::serve) const DOCUMENT_LEN_MAX: usize = 128 << 20;
@@ -62,23 +42,18 @@ pub(in crate::serve) struct Document {
     /// The cartridges in drives. Two files of each follow the sockets, in the same order: the label, which is
     /// locked, and the folder. Hosts can change cartridges until the sessions are frozen, so these files
     /// come with the document.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::serve) cartridges: Vec<CartridgeState>,
     /// The connections to NBD servers, and the block devices of other processes. The socket of each
     /// connection follows the files of the cartridges, in the same order. A connection can be replaced by
     /// another one until the sessions are frozen.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::serve) exports: Vec<ExportState>,
     /// The devices that commands are passed to. The file by which each of this host is locked follows the
     /// sockets of the exports, in the same order. A device can be opened again until the sessions are frozen.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::serve) devices: Vec<DeviceState>,
     /// The memory of LUNs. The file of each follows the files of the devices, in the same order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::serve) memories: Vec<MemoryState>,
     /// The connections inside TLS. Two sockets of each follow the files of the memories, in the same order:
     /// the TCP socket, and the relay's end of the pair whose other end is the connection of a reactor.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::serve) relays: Vec<RelayState>,
 }
 
@@ -200,7 +175,6 @@ pub(in crate::serve) struct ReactorState {
     pub(in crate::serve) connections: Vec<Vec<usize>>,
     /// The addresses of those connections that are inside TLS, in the same order: of this end and of the
     /// peer. Their sockets are local ones.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(in crate::serve) tls_addresses: Vec<(SocketAddr, SocketAddr)>,
 }
 
@@ -234,12 +208,12 @@ pub(in crate::serve) enum DocumentError {
 }
 
 impl Document {
-    /// Returns the document as bytes of a format. They can hold keys of sessions, so the caller erases them;
+    /// Returns the document as bytes. They can hold keys of sessions, so the caller erases them;
     /// no other copy of them is left.
     ///
     /// # Errors
     /// [`DocumentError`], if it is too long.
-    pub(in crate::serve) fn encode(&self, format: u32) -> Result<Vec<u8>, DocumentError> {
+    pub(in crate::serve) fn encode(&self) -> Result<Vec<u8>, DocumentError> {
         let damaged = |error: serde_json::Error| DocumentError::Damaged(kind_of(&error));
         // One type of writer for both passes, so that the compiler makes one copy of what writes a document.
         let write = |to: &mut dyn Write| serde_json::to_writer(to, self).map_err(damaged);
@@ -250,7 +224,7 @@ impl Document {
         write(&mut *body)?;
         let header = Header {
             magic: MAGIC.to_owned(),
-            format,
+            format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             len: body.len(),
             crc32c: crc32c(&body),
@@ -283,7 +257,7 @@ impl Document {
         if header.magic != MAGIC {
             return Err(damaged("its header is that of something else"));
         }
-        if !FORMATS.contains(&header.format) {
+        if header.format != FORMAT {
             return Err(DocumentError::OtherFormat { version: header.version, format: header.format });
         }
         let body = body.get(1..).unwrap_or_default();
@@ -340,16 +314,10 @@ mod tests {
 
     #[test]
     fn a_document_is_read_as_it_was_written() {
-        let bytes = nothing().encode(FORMAT).unwrap();
+        let bytes = nothing().encode().unwrap();
         assert!(Document::decode(&bytes).unwrap().reactors.is_empty());
-        assert!(
-            bytes.starts_with(br#"{"magic":"targe-upgrade","format":5,"#),
-            "older releases read this much"
-        );
-        let without_drives = nothing().encode(FORMAT_WITHOUT_DRIVES).unwrap();
-        assert!(without_drives.starts_with(br#"{"magic":"targe-upgrade","format":1,"#));
-        assert!(without_drives.ends_with(br#"{"reactors":[]}"#), "older releases know no other field");
-        assert!(Document::decode(&without_drives).unwrap().reactors.is_empty());
+        let header = format!("{{\"magic\":\"targe-upgrade\",\"format\":{FORMAT},");
+        assert!(bytes.starts_with(header.as_bytes()), "every release reads this much");
     }
 
     #[test]
@@ -374,7 +342,7 @@ mod tests {
             is_locked: true,
         };
         let document = Document { exports: vec![state.clone()], devices: vec![device.clone()], ..nothing() };
-        let document = Document::decode(&document.encode(FORMAT).unwrap()).unwrap();
+        let document = Document::decode(&document.encode().unwrap()).unwrap();
         assert_eq!(document.devices, [device]);
         let read = document.exports;
         assert_eq!(read, [state]);
@@ -391,14 +359,14 @@ mod tests {
     fn a_connection_inside_tls_is_read_as_it_was_written() {
         let relay = RelayState::for_tests();
         let document = Document { relays: vec![relay.clone()], ..nothing() };
-        let bytes = document.encode(FORMAT).unwrap();
+        let bytes = document.encode().unwrap();
         assert_eq!(Document::decode(&bytes).unwrap().relays, [relay]);
         assert!(!format!("{document:?}").contains("1, 1, 1"), "secrets are not displayed");
     }
 
     #[test]
     fn damage_is_noticed() {
-        let bytes = nothing().encode(FORMAT).unwrap();
+        let bytes = nothing().encode().unwrap();
         let body = bytes.iter().position(|byte| *byte == b'\n').unwrap();
         for at in body..bytes.len() {
             let mut damaged = bytes.clone();
@@ -411,8 +379,8 @@ mod tests {
 
     #[test]
     fn the_format_of_another_release_is_named() {
-        let text = String::from_utf8(nothing().encode(FORMAT).unwrap()).unwrap();
-        let other = text.replace("\"format\":5", "\"format\":99");
+        let text = String::from_utf8(nothing().encode().unwrap()).unwrap();
+        let other = text.replace(&format!("\"format\":{FORMAT}"), "\"format\":99");
         let error = Document::decode(other.as_bytes()).unwrap_err();
         assert!(matches!(error, DocumentError::OtherFormat { format: 99, .. }), "{error}");
     }
@@ -426,7 +394,7 @@ mod tests {
 
     #[test]
     fn a_field_that_this_release_does_not_know_is_refused() {
-        let bytes = with_header(br#"{"reactors":[],"later":1}"#);
+        let bytes = with_header(br#"{"reactors":[],"cartridges":[],"exports":[],"devices":[],"memories":[],"relays":[],"later":1}"#);
         assert!(matches!(Document::decode(&bytes), Err(DocumentError::Damaged(_))));
     }
 

@@ -8,18 +8,15 @@ use serde::{Deserialize, Serialize};
 use crate::serve::media::handed_over::MovedDisc;
 use crate::serve::media::handed_over::MovedMedium;
 
-/// The first message, from the process that takes over. Every release understands it: fields are only added.
+/// The first message, from the process that takes over. Every release understands it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::serve) struct Hello {
     /// [`super::document::MAGIC`].
     pub(in crate::serve) magic: String,
     /// The release.
     pub(in crate::serve) version: String,
-    /// The versions of the format that it reads.
-    pub(in crate::serve) formats: Vec<u32>,
-    /// Whether it knows [`Socket::StateLock`]. An older release does not, and would refuse it.
-    #[serde(default)]
-    pub(in crate::serve) takes_state_lock: bool,
+    /// The version of the format that it reads ([`super::document::FORMAT`]).
+    pub(in crate::serve) format: u32,
 }
 
 /// The answer to [`Hello`], with the descriptors of the sockets and media.

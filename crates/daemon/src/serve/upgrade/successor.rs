@@ -21,7 +21,7 @@ use tls::{MovedRelay, MovingRelay};
 
 use super::channel::Channel;
 use super::document::{
-    CartridgeState, DeviceState, Document, ExportState, FORMATS, MAGIC, MemoryState, ReactorState, RelayState,
+    CartridgeState, DeviceState, Document, ExportState, FORMAT, MAGIC, MemoryState, ReactorState, RelayState,
 };
 use super::messages::{Answer, Commit, Hello, Socket, Welcome};
 use super::relays::from_document;
@@ -57,7 +57,7 @@ pub(in crate::serve) struct Succession {
     pub(in crate::serve) activated: Vec<(TcpListener, String)>,
     /// The listening socket of the admin API, and its lock.
     pub(in crate::serve) admin: Option<[OwnedFd; 2]>,
-    /// The lock of the state directory; an older release has none.
+    /// The lock of the state directory.
     pub(in crate::serve) state_lock: Option<StateLock>,
     pub(in crate::serve) http: Option<TcpListener>,
     /// The media of the LUNs.
@@ -90,12 +90,8 @@ impl Succession {
         let Some(stream) = number.and_then(|number| inherited::take(number).ok()) else { return Ok(None) };
         let channel = Channel::new(UnixStream::from(stream));
         let failed = |error| lost("given its sockets", &error);
-        let hello = Hello {
-            magic: MAGIC.to_owned(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            formats: FORMATS.to_vec(),
-            takes_state_lock: true,
-        };
+        let hello =
+            Hello { magic: MAGIC.to_owned(), version: env!("CARGO_PKG_VERSION").to_owned(), format: FORMAT };
         channel.send(&hello, &[], MESSAGE_MAX).map_err(failed)?;
         let (welcome, descriptors) = channel.receive::<Welcome>(PREPARE_MAX).map_err(failed)?;
         Self::new(channel, welcome, descriptors).map(Some).map_err(failed)

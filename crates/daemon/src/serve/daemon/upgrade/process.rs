@@ -11,7 +11,7 @@ use rustix::io::{FdFlags, fcntl_setfd};
 use serde::Serialize;
 
 use crate::serve::upgrade::channel::Channel;
-use crate::serve::upgrade::document::MAGIC;
+use crate::serve::upgrade::document::{FORMAT, MAGIC};
 use crate::serve::upgrade::messages::{Answer, Commit, Hello};
 use crate::serve::upgrade::{MESSAGE_MAX, VARIABLE};
 
@@ -83,8 +83,9 @@ impl Process {
         Ok(Self { child: Some(child), channel: Channel::new(ours), binary })
     }
 
-    /// Waits for its first message, and checks that it reads the format that this process writes.
-    pub(super) fn hello(&mut self, format: u32, attend: &mut Attend<'_>) -> Result<Hello, String> {
+    /// Waits for its first message, and checks that it reads the format that this process writes. Returns its
+    /// release.
+    pub(super) fn hello(&mut self, attend: &mut Attend<'_>) -> Result<String, String> {
         let step = "says that it can take over";
         self.wait(step, HELLO_MAX, attend)?;
         let (hello, _) = match self.channel.receive::<Hello>(MESSAGE_MAX) {
@@ -95,7 +96,7 @@ impl Process {
         if hello.magic != MAGIC {
             return Err(format!("{binary} is not targe"));
         }
-        if !hello.formats.contains(&format) {
+        if hello.format != FORMAT {
             return Err(format!(
                 "{binary} is targe {}, which does not read the state of sessions that targe {} writes; restart targe to \
                  change to it",
@@ -103,7 +104,7 @@ impl Process {
                 env!("CARGO_PKG_VERSION")
             ));
         }
-        Ok(hello)
+        Ok(hello.version)
     }
 
     /// Sends a message.

@@ -262,9 +262,6 @@ class Targe(Server):
     def start(self, fresh=True):
         if fresh:
             shutil.rmtree(os.path.join(self.folder, "state"), ignore_errors=True)
-            for unit in range(len(self.export.luns)):
-                with contextlib.suppress(FileNotFoundError):
-                    os.remove(self.medium_path(unit) + ".media-key")
         if self.port is None:
             self.port = free_port()
         self.write_config()

@@ -1,15 +1,12 @@
-//! LUKS2 images in files and block devices: opens and formats them, replaces their key, and converts images
-//! of the former format.
+//! LUKS2 images in files and block devices: opens and formats them, and replaces their key.
 
 pub(crate) mod blank;
-pub mod convert;
 mod derivation;
-pub(crate) mod former;
 
 use std::fs::{File, OpenOptions};
 use std::hash::{DefaultHasher, Hasher as _};
 use std::io::{self, Read as _};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use backends::open::FileIdentity;
@@ -44,10 +41,6 @@ impl FileIo {
     pub(crate) fn len(&self) -> io::Result<u64> {
         use std::io::{Seek, SeekFrom};
         (&self.0).seek(SeekFrom::End(0))
-    }
-
-    fn is_device(&self) -> io::Result<bool> {
-        Ok(self.0.metadata()?.file_type().is_block_device())
     }
 }
 

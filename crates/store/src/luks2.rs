@@ -3,8 +3,8 @@
 //!
 //! [`Header::load`] reads a header, [`Header::unlock`] returns the key and the place of the data, and
 //! [`crate::encrypt::Encrypted::of_volume`] is the medium. [`format()`] makes a header,
-//! [`Header::replace_key`] a new key for a cryptographic erase, [`convert`] an image of targe's former
-//! format into LUKS2. cryptsetup and dm-crypt read and write the same images.
+//! [`Header::replace_key`] a new key for a cryptographic erase. cryptsetup and dm-crypt read and write the
+//! same images.
 //!
 //! # What is supported
 //!
@@ -32,7 +32,6 @@
 //! something may be left of former keyslots. [`Header::repair`] overwrites that before it makes them equal.
 
 mod binary;
-pub mod convert;
 mod format;
 mod keyslot;
 mod metadata;

@@ -12,7 +12,6 @@ use store::encrypt::shared_volume::SharedVolume;
 use store::luks2::{Error, Header, MediumIo};
 use store::shared::SharedStore;
 
-use crate::progress::Progress;
 use crate::{Failure, print};
 
 #[derive(Debug, Args)]
@@ -41,15 +40,6 @@ enum Action {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Convert an encrypted disk with a .media-key, as earlier releases made it, into a LUKS2 image in place
-    Convert {
-        /// The file of the disk, which no daemon may serve
-        #[arg(value_name = "FILE")]
-        file: PathBuf,
-        /// The file with its secret
-        #[arg(long, value_name = "FILE")]
-        key_file: PathBuf,
-    },
 }
 
 pub(crate) fn run(args: &LuksArgs) -> Result<(), Failure> {
@@ -70,19 +60,6 @@ pub(crate) fn run(args: &LuksArgs) -> Result<(), Failure> {
             if let Some(what) = daemon::luks::describe_copies(header.copies()) {
                 eprintln!("targe: {}: {what}", file.display());
             }
-            Ok(())
-        }
-        Action::Convert { file, key_file } => {
-            let mut progress: Option<(Progress, u64)> = None;
-            let mut tell = |done: u64, total: u64| {
-                let (line, before) = progress.get_or_insert_with(|| (Progress::new(Some(total)), 0));
-                line.add(done.saturating_sub(*before));
-                *before = done;
-            };
-            let converted = daemon::luks::convert::convert(file, key_file, &mut tell);
-            drop(progress);
-            converted.map_err(Failure::Failed)?;
-            eprintln!("{} is a LUKS2 image now", file.display());
             Ok(())
         }
     }

@@ -9,15 +9,12 @@ import subprocess
 
 import pytest
 
-from test_luks import DATA, MIB, TARGE, cryptsetup, fixture_secret, former, run, serving, volume_key, write_some, read  # noqa: F401
+from test_luks import DATA, MIB, TARGE, cryptsetup, fixture_secret, run, serving, write_some, read  # noqa: F401
 
 pytestmark = pytest.mark.without_targe
 # The calls that change files. A call of another kind leaves the disk as the one before it did.
 CHANGES = ["pwrite64", "fallocate", "ftruncate", "fsync", "fdatasync", "unlink", "unlinkat", "rename", "renameat2"]
 KILLED = -9
-# A disk of few pieces, so that few calls move it. Cuts between many are tested where the pieces are moved.
-LEN = 192 << 10
-PLACES = (0, 65536 + 4096)
 
 
 def test_a_format_that_was_killed_is_repeated_or_complete(tmp_path, secret):
@@ -51,33 +48,6 @@ def test_a_start_makes_an_image_of_a_disk_whose_format_was_killed(tmp_path, secr
         content = write_some(url)
     with serving(disk, secret, 512) as url:
         assert {at: read(url, at, len(data)) for at, data in content.items()} == content
-
-
-def test_a_conversion_that_was_killed_goes_on(tmp_path, secret):
-    disk = tmp_path / "disk.img"
-    command = ["luks", "convert", "--key-file", secret, disk]
-    made = {}
-
-    def make():
-        disk.write_bytes(b"")
-        os.truncate(disk, LEN)
-        with disk.open("r+b") as file:
-            for at in PLACES:
-                file.seek(at)
-                file.write(bytes([7]) * 4096)
-        made["key"] = former(disk, secret, 512)
-
-    def go_on(where):
-        again = subprocess.run([TARGE, *map(str, command)], capture_output=True, text=True)
-        # It was killed after its last step.
-        assert again.returncode == 0 or "is a LUKS2 image already" in again.stderr, (where, again.stderr)
-        assert sorted(name for name in os.listdir(tmp_path) if name.startswith("disk")) == ["disk.img"], where
-        raw = disk.read_bytes()
-        assert len(raw) == DATA + LEN and volume_key(disk, secret) == made["key"], where
-        assert all(raw[DATA + at:DATA + at + 4096] == bytes([7]) * 4096 for at in PLACES), where
-        assert sum(raw[DATA:]) == 7 * 8192, where
-
-    killed_everywhere(tmp_path, command, make, go_on)
 
 
 def killed_everywhere(folder, command, make, go_on):

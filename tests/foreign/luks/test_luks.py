@@ -133,32 +133,6 @@ def test_an_image_of_the_command_line_is_one_for_cryptsetup(tmp_path, secret):
     refused(disk, secret, "can be read by others")
 
 
-@pytest.mark.parametrize("sector", [512, 4096])
-def test_a_disk_of_the_former_format_is_served_and_converted(tmp_path, secret, sector):
-    disk = tmp_path / "disk.img"
-    disk.write_bytes(b"")
-    os.truncate(disk, 40 * MIB)
-    key = former(disk, secret, sector)
-    text = random.Random(2).randbytes(3 * 4096)
-    numbered = xts(key, text, 24 * MIB, sector, "encryptor", large=True)
-    with disk.open("r+b") as file:
-        file.seek(24 * MIB)
-        file.write(numbered)
-    with serving(disk, secret, sector, size=None) as url:
-        assert read(url, 24 * MIB, len(text)) == text
-        content = {**write_some(url, 39 * MIB), 24 * MIB: text}
-    run([TARGE, "luks", "convert", "--key-file", secret, disk])
-    assert sorted(os.listdir(tmp_path)) == ["disk.img", "secret", "state"]
-    cryptsetup("open", "--test-passphrase", "--key-file", secret, disk)
-    assert volume_key(disk, secret) == key
-    raw = disk.read_bytes()
-    assert len(raw) == 40 * MIB + DATA
-    for at, data in content.items():
-        assert xts(key, raw[DATA + at:DATA + at + len(data)], at, sector, "decryptor") == data
-    with serving(disk, secret, sector, size=None) as url:
-        assert {at: read(url, at, len(data)) for at, data in content.items()} == content
-
-
 def test_an_initiator_decrypts_what_the_target_never_sees(tmp_path, secret):
     disk = tmp_path / "disk.img"
     disk.write_bytes(b"")
@@ -210,24 +184,11 @@ def test_a_load_uses_the_data_of_an_image_and_leaves_its_header(tmp_path, secret
     assert len({raw[DATA + at:DATA + at + sector] for at in range(0, SIZE, sector)}) == SIZE // sector
 
 
-def former(disk, secret, sector):
-    """Makes the key file of a disk as releases before LUKS2 did; returns the key."""
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-    key, nonce, hashed = os.urandom(64), os.urandom(12), hashes.Hash(hashes.SHA256())
-    hashed.update(b"targe media key 1\0" + secret.read_bytes())
-    head = b"targe media key\n" + bytes([1, 1, sector == 4096, 0])
-    sealed = AESGCM(hashed.finalize()).encrypt(nonce, key, head)
-    (disk.parent / (disk.name + ".media-key")).write_bytes(head + nonce + sealed)
-    return key
-
-
-def xts(key, data, at, sector, direction, large=False):
-    """AES-XTS as dm-crypt does it: each sector under the number of its first 512 bytes; `large`: under its own."""
+def xts(key, data, at, sector, direction):
+    """AES-XTS as dm-crypt does it: each sector under the number of its first 512 bytes."""
     out = b""
     for offset in range(0, len(data), sector):
-        number = (at + offset) // (sector if large else 512)
+        number = (at + offset) // 512
         cipher = Cipher(algorithms.AES(key), modes.XTS(number.to_bytes(16, "little")))
         out += getattr(cipher, direction)().update(data[offset:offset + sector])
     return out

@@ -2,7 +2,6 @@
 //! thread.
 
 use crate::mailbox::channel;
-use std::io::ErrorKind as IoErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,6 @@ use target::units::UnitId;
 
 use super::audit::{AuditEntry, AuditLog};
 use super::changes::failure;
-use super::key_file;
 use super::media::holds_hosts_writes;
 use super::media::known_loss::NotAccepted;
 use super::media::lost_writes;
@@ -175,16 +173,7 @@ impl LunMaintenance<'_> {
     /// Refuses media that have no file which can be cloned.
     fn refuse_medium(&self, found: &Found) -> Result<(), Failure> {
         let why = match &found.unit.medium {
-            Medium::File { .. } => {
-                let former = key_file::path(&found.unit, self.state).filter(|_| found.unit.encrypt.is_some());
-                match former.map(|path| path.try_exists()) {
-                    None | Some(Ok(false)) => return Ok(()),
-                    Some(Err(error)) if error.kind() == IoErrorKind::NotFound => return Ok(()),
-                    Some(_) => {
-                        "its key is in a file of its own, as earlier versions made it; convert it first (targe luks convert)"
-                    }
-                }
-            }
+            Medium::File { .. } => return Ok(()),
             Medium::Block { .. } => {
                 "it is a block device; what provides the device (LVM, ZFS) can make a snapshot"
             }

@@ -20,7 +20,6 @@ use self::nbd::{ConnectedExport, ExportAddress};
 use self::pass_through::OpenDevice;
 use self::ram::{LunMemory, OpenMemory};
 use self::tape::OpenTape;
-use super::key_file;
 use super::media::handed_over::{HandedOverMedia, SessionMedia};
 use super::media_key::{self, MediaKeys, UnitKeys, UnreadImage};
 use super::sanitize_record::SanitizeRecord;
@@ -82,12 +81,11 @@ pub(super) fn open(
     handed_over: Option<&mut HandedOverMedia>,
 ) -> Result<OpenMedium, MediaError> {
     let is_served = handed_over.is_some();
-    media_key::expect_disk_of_key(unit, state).map_err(|why| MediaError::of_image(unit, why))?;
     let bare = match handed_over {
-        None => open_bare(unit, state, provisional, &mut HandedOverFiles::default())?,
+        None => open_bare(unit, provisional, &mut HandedOverFiles::default())?,
         Some(media) => match take_served(unit, media)? {
             Some(served) => served,
-            None => open_bare(unit, state, provisional, &mut media.files)?,
+            None => open_bare(unit, provisional, &mut media.files)?,
         },
     };
     let mut medium = OpenMedium { bare, keys: None, unread: None, loss: None, created: None, record: None };
@@ -137,9 +135,8 @@ impl Drop for FileRollback {
 
 /// Returns how many bytes of a unit's file are before its data: the header of a LUKS2 image. `size` does not
 /// count them.
-fn header_len(unit: &Unit, state: &StateDir) -> u64 {
-    let former = key_file::path(unit, state).is_none_or(|path| path.exists());
-    match unit.medium.path().filter(|_| unit.encrypt.is_some() && !former) {
+fn header_len(unit: &Unit) -> u64 {
+    match unit.medium.path().filter(|_| unit.encrypt.is_some()) {
         Some(path) => luks::data_offset(path).unwrap_or(DATA_OFFSET),
         None => 0,
     }
@@ -184,7 +181,6 @@ fn take_served(
 
 fn open_bare(
     unit: &Unit,
-    state: &StateDir,
     provisional: &mut FileRollback,
     handed_over: &mut HandedOverFiles,
 ) -> Result<Box<dyn OpenedMedium>, MediaError> {
@@ -220,14 +216,13 @@ fn open_bare(
         Medium::Ram { size } => Box::new(LunMemory::Open(OpenMemory::new(size.0))),
         Medium::Null { size } => Box::new(NoStorage(*size)),
         Medium::Block { .. } | Medium::File { .. } => {
-            Box::new(open_file_or_device(unit, state, provisional, handed_over)?)
+            Box::new(open_file_or_device(unit, provisional, handed_over)?)
         }
     })
 }
 
 fn open_file_or_device(
     unit: &Unit,
-    state: &StateDir,
     provisional: &mut FileRollback,
     handed_over: &mut HandedOverFiles,
 ) -> Result<OpenDisk, MediaError> {
@@ -238,7 +233,7 @@ fn open_file_or_device(
             let spec = FileSpec {
                 path: path.clone(),
                 size: size
-                    .map(|size| size.0.saturating_add(header_len(unit, state)))
+                    .map(|size| size.0.saturating_add(header_len(unit)))
                     .filter(|size| path.metadata().is_ok_and(|meta| meta.len() < *size) || !path.exists()),
                 allocation: if unit.thin { Allocation::Sparse } else { Allocation::Full },
                 read_only,

@@ -2,19 +2,9 @@
 //!
 //! A file or device is a LUKS2 image ([`crate::luks`]): its header holds the key. Memory has a key that
 //! is lost with it.
-//!
-//! # The former format
-//!
-//! Before LUKS2, a disk had no header. A key file beside the disk, which such a disk still has, holds the
-//! key encrypted ([`crate::luks::former`]). A cryptographic erase replaces the key file as state files
-//! are replaced: the new file is written beside the old one, made durable and renamed, and the directory
-//! is made durable. Before the rename the old key is kept and after it the new one, even if the daemon
-//! crashes in between.
 
 use crate::mailbox::{Receiver, TryRecvError, channel};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use backends::open::FileIdentity;
@@ -22,15 +12,12 @@ use base::buffer::Pool;
 use store::Store;
 use store::encrypt::{DataUnit, Encrypted, KeyStore, MediaKey, Replaced, Volume};
 
-use super::key_file;
 use super::served_size::header;
 use super::state::StateDir;
 use super::write_trace::WriteTrace;
 use crate::config::{Medium, Unit, secret};
 use crate::luks::blank::{BlankScan, Blankness};
-use crate::luks::convert::journal_path;
-use crate::luks::former::{FILE_LEN, Wrap, read_key_file};
-use crate::luks::{ImageCause, ImageError, ImageFile, OTHER_FILE, fresh_key, is_image, wanted_block_length};
+use crate::luks::{ImageCause, ImageError, ImageFile, fresh_key, is_image, wanted_block_length};
 use crate::os_error;
 
 /// The key of a unit, and what stores it.
@@ -38,8 +25,8 @@ use crate::os_error;
 pub(super) enum MediaKeys {
     /// The key of a LUKS2 image, which this version of its header stores.
     Luks { volume: Volume, image: ImageFile, version: u64 },
-    /// The key of memory, which loses its data and its key together, or of a disk of the former format.
-    Bare { key: MediaKey, unit: DataUnit, kept: Option<Kept> },
+    /// The key of memory, which loses its data and its key together.
+    Memory { key: MediaKey, unit: DataUnit },
 }
 
 /// What is known of the key of a unit.
@@ -134,27 +121,6 @@ impl UnreadImage {
     }
 }
 
-/// The file that stores a key of the former format.
-#[derive(Clone)]
-pub(super) struct Kept {
-    path: PathBuf,
-    /// The path of the disk, if the file is beside it, and the disk that is served: the path may lead to
-    /// another one later, whose key the file is then.
-    beside: Option<(PathBuf, FileIdentity)>,
-    wrap: Wrap,
-    /// What it held when the key was read.
-    sealed: Vec<u8>,
-}
-
-impl Kept {
-    /// Checks that the file is still beside the disk that is served.
-    fn expect_same_disk(&self) -> io::Result<()> {
-        let Some((disk, served)) = &self.beside else { return Ok(()) };
-        let (found, _) = FileIdentity::of_path(disk)?;
-        if found == *served { Ok(()) } else { Err(io::Error::other(OTHER_FILE)) }
-    }
-}
-
 impl std::fmt::Debug for MediaKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("MediaKeys").field("unit", &self.unit()).finish_non_exhaustive()
@@ -166,7 +132,7 @@ impl MediaKeys {
     fn unit(&self) -> DataUnit {
         match self {
             Self::Luks { volume, .. } => volume.sector_len,
-            Self::Bare { unit, .. } => *unit,
+            Self::Memory { unit, .. } => *unit,
         }
     }
 
@@ -177,7 +143,7 @@ impl MediaKeys {
                 let rest = len.saturating_sub(volume.offset);
                 volume.len.map_or(rest, |data| data.min(rest))
             }
-            Self::Bare { .. } => len,
+            Self::Memory { .. } => len,
         }
     }
 
@@ -191,7 +157,7 @@ impl MediaKeys {
         let keeper = Keeper::new(self.clone(), wake);
         match self {
             Self::Luks { volume, .. } => Box::new(Encrypted::of_volume(bare, keeper, volume, pool.clone())),
-            Self::Bare { key, unit, .. } => Box::new(Encrypted::new(bare, keeper, key, *unit, pool.clone())),
+            Self::Memory { key, unit } => Box::new(Encrypted::new(bare, keeper, key, *unit, pool.clone())),
         }
     }
 
@@ -202,8 +168,7 @@ impl MediaKeys {
     pub(super) fn check_current(&self) -> Result<(), String> {
         let is_current = match self {
             Self::Luks { image, version, .. } => image.version()? == Some(*version),
-            Self::Bare { kept: Some(kept), .. } => read_key_file(&kept.path)?.as_ref() == Some(&kept.sealed),
-            Self::Bare { kept: None, .. } => true,
+            Self::Memory { .. } => true,
         };
         let replaced =
             "its key was replaced, or its header changed, while the new process started; try again";
@@ -213,7 +178,13 @@ impl MediaKeys {
     fn replaced(&self) -> Replaced {
         match self {
             Self::Luks { image, .. } => image.replace_key(),
-            Self::Bare { unit, kept, .. } => replaced(kept.as_ref(), *unit),
+            Self::Memory { .. } => match memory_key() {
+                Ok(key) => Replaced::Fresh(key),
+                Err(why) => {
+                    crate::error!("{why}");
+                    Replaced::Kept
+                }
+            },
         }
     }
 }
@@ -230,43 +201,33 @@ pub(super) fn of(
     state: &StateDir,
     is_served: bool,
 ) -> Result<Option<UnitKeys>, ImageError> {
-    let former = key_file::path(unit, state);
     let Some(secret_file) = &unit.encrypt else {
-        expect_plain(unit, former.as_deref(), state).map_err(other_disk)?;
+        expect_plain(unit, state).map_err(other_disk)?;
         return Ok(None);
     };
     let secret = secret::key_file(secret_file)?;
     let sector_len = if unit.block_size.bytes() < 4096 { DataUnit::B512 } else { DataUnit::B4096 };
-    let (Some(former), Some(disk)) = (former, unit.medium.path()) else {
-        let key = fresh_key();
-        let key = key.map_err(|error| format!("cannot get random bytes for a key: {}", os_error(&error)))?;
-        return Ok(Some(UnitKeys::Ready(MediaKeys::Bare { key, unit: sector_len, kept: None })));
+    let Some(disk) = unit.medium.path() else {
+        return Ok(Some(UnitKeys::Ready(MediaKeys::Memory { key: memory_key()?, unit: sector_len })));
     };
-    let keys = match read_key_file(&former)? {
-        Some(bytes) => {
-            expect_no_conversion(disk).map_err(other_disk)?;
-            expect_no_header(disk, &former).map_err(other_disk)?;
-            let wrap = Wrap::new(&secret);
-            let opened = wrap.open(&bytes);
-            let (key, unit) = opened.map_err(|why| format!("{}: {why}", former.display()))?;
-            let is_beside = matches!(identity, Some(FileIdentity::File(..)));
-            let beside = identity.filter(|_| is_beside).map(|identity| (disk.clone(), identity));
-            let kept = Kept { path: former, beside, wrap, sealed: bytes };
-            MediaKeys::Bare { key, unit, kept: Some(kept) }
-        }
-        None => {
-            let image = ImageFile::new(disk, secret).served_as(identity);
-            let read_only = unit.read_only || is_served;
-            match image_keys((image, secret_file), disk, (unit, state), read_only, sector_len)? {
-                UnitKeys::Ready(keys) => keys,
-                unread @ UnitKeys::Unread(_) => return Ok(Some(unread)),
-            }
-        }
+    let image = ImageFile::new(disk, secret).served_as(identity);
+    let read_only = unit.read_only || is_served;
+    let keys = match image_keys((image, secret_file), disk, (unit, state), read_only, sector_len)? {
+        UnitKeys::Ready(keys) => keys,
+        unread @ UnitKeys::Unread(_) => return Ok(Some(unread)),
     };
     if keys.unit().bytes() > unit.block_size.bytes() {
         return Err(wanted_block_length(keys.unit()).into());
     }
     Ok(Some(UnitKeys::Ready(keys)))
+}
+
+/// Returns a new key for memory.
+///
+/// # Errors
+/// A sentence.
+fn memory_key() -> Result<MediaKey, String> {
+    fresh_key().map_err(|error| format!("cannot get random bytes for a key: {}", os_error(&error)))
 }
 
 /// Opens a LUKS2 image. A blank disk becomes one, also where that was interrupted, unless it takes long to
@@ -309,8 +270,8 @@ fn unreadable(error: &io::Error) -> ImageError {
 
 fn holds_data(disk: &Path) -> ImageError {
     let why = format!(
-        "{} holds data, but no LUKS2 header and no key beside it: if the data is encrypted, restore what is \
-         missing; if it is not, it cannot be encrypted in place",
+        "{} holds data, but no LUKS2 header: if the data is encrypted, restore the header; if it is not, it cannot be \
+         encrypted in place",
         disk.display()
     );
     other_disk(why)
@@ -322,19 +283,8 @@ fn other_disk(why: String) -> ImageError {
 }
 
 /// Refuses a disk that was encrypted and is to be served as it is: hosts would take what is encrypted for
-/// their data, and overwrite it. `former` is where the key of a disk of the former format is.
-fn expect_plain(unit: &Unit, former: Option<&Path>, state: &StateDir) -> Result<(), String> {
-    let cannot = "cannot determine whether it is encrypted";
-    match former.map(|path| (path.display(), path.try_exists())) {
-        None | Some((_, Ok(false))) => {}
-        Some((name, Ok(true))) => {
-            return Err(format!(
-                "it is encrypted, as {name} shows; name the file with its secret (encrypt = …), or remove {name} if that \
-                 disk is gone and this is another one"
-            ));
-        }
-        Some((name, Err(error))) => return Err(format!("{cannot}: {name}: {}", os_error(&error))),
-    }
+/// their data, and overwrite it.
+fn expect_plain(unit: &Unit, state: &StateDir) -> Result<(), String> {
     header::check_plain(unit, state)?;
     // Reading from the node of a SCSI device means something else.
     let is_device = matches!(unit.medium, Medium::Sg { .. });
@@ -348,35 +298,6 @@ fn expect_plain(unit: &Unit, former: Option<&Path>, state: &StateDir) -> Result<
     Ok(())
 }
 
-/// Refuses a disk with a LUKS2 header next to a key of the former format: with that key, the header and all
-/// data would be garbage.
-fn expect_no_header(disk: &Path, former: &Path) -> Result<(), String> {
-    if !is_image(disk) {
-        return Ok(());
-    }
-    let (name, former) = (disk.display(), former.display());
-    Err(format!(
-        "{name} has a LUKS2 header, and {former} is the key of a disk without one: remove {former} if that disk is gone, \
-         or restore that disk"
-    ))
-}
-
-/// Refuses to create the file of a unit next to the key of a disk of the former format that is missing.
-///
-/// # Errors
-/// A fragment that says what to do.
-pub(super) fn expect_disk_of_key(unit: &Unit, state: &StateDir) -> Result<(), ImageError> {
-    let Medium::File { path, size: Some(_), .. } = &unit.medium else { return Ok(()) };
-    match key_file::path(unit, state).filter(|key| key.exists() && !path.exists()) {
-        None => Ok(()),
-        Some(key) => Err(other_disk(format!(
-            "{} is missing, and its key {} is there: restore the disk, or remove the key to begin with an empty one",
-            path.display(),
-            key.display()
-        ))),
-    }
-}
-
 /// Returns the keys of an image whose volume is open.
 fn usable(
     volume: Option<Volume>,
@@ -388,71 +309,6 @@ fn usable(
         Some((volume, version)) if volume.is_aligned(4096) => Ok(MediaKeys::Luks { volume, image, version }),
         _ => Err(format!("{}: the LUKS2 image does not align its data to 4096 bytes", disk.display())),
     }
-}
-
-/// Refuses a disk whose conversion is not completed: part of it is moved. If the path of a disk is a link,
-/// it can have been converted by that path or by the one that the link leads to.
-fn expect_no_conversion(disk: &Path) -> Result<(), String> {
-    let linked = disk
-        .canonicalize()
-        .map_err(|error| format!("cannot find {}: {}", disk.display(), os_error(&error)))?;
-    for disk in [disk, &linked] {
-        let journal = journal_path(disk);
-        match journal.try_exists() {
-            Ok(false) => {}
-            Ok(true) => {
-                return Err(format!(
-                    "its conversion to LUKS2 was interrupted, as {} shows; complete it with: targe luks convert {}",
-                    journal.display(),
-                    disk.display()
-                ));
-            }
-            Err(error) => return Err(format!("cannot access {}: {}", journal.display(), os_error(&error))),
-        }
-    }
-    Ok(())
-}
-
-/// The result of replacing a key file.
-#[derive(Debug)]
-enum Step {
-    Done,
-    /// Failed before the rename: the old key is kept.
-    Kept(io::Error),
-    /// Renamed, but perhaps not durably.
-    Unknown(io::Error),
-}
-
-fn replace(path: &Path, bytes: &[u8]) -> Step {
-    let old = OpenOptions::new().write(true).open(path).ok();
-    let new = temp_path(path);
-    if let Err(error) = write_durably(&new, bytes).and_then(|()| fs::rename(&new, path)) {
-        return Step::Kept(error);
-    }
-    let directory = path.parent().unwrap_or(Path::new("."));
-    if let Err(error) = File::open(directory).and_then(|directory| directory.sync_all()) {
-        return Step::Unknown(error);
-    }
-    // Overwrites the old file. On a file system that writes in place, the old key is then no longer on the
-    // disk. A remaining copy does no harm: the secret that wraps the key is known only to those who had the
-    // key anyway.
-    if let Some(old) = old {
-        let _ = old.write_all_at(&[0; FILE_LEN], 0).and_then(|()| old.sync_all());
-    }
-    Step::Done
-}
-
-/// Returns the path of the temporary file for the next contents of a file.
-fn temp_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    PathBuf::from(name)
-}
-
-fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
 }
 
 /// Owns the key of a medium while the medium is served. `wake` is called on another thread when a
@@ -494,40 +350,6 @@ impl<W: Fn() + Clone + Send + 'static> KeyStore for Keeper<W> {
         };
         self.under_way = None;
         Some(ended)
-    }
-}
-
-fn replaced(kept: Option<&Kept>, unit: DataUnit) -> Replaced {
-    let key = match fresh_key() {
-        Ok(key) => key,
-        Err(error) => {
-            crate::error!("cannot get random bytes for a media key: {}", os_error(&error));
-            return Replaced::Kept;
-        }
-    };
-    let Some(kept) = kept else { return Replaced::Fresh(key) };
-    let sealed = kept.expect_same_disk().and_then(|()| kept.wrap.seal(&key, unit));
-    let Kept { path, .. } = kept;
-    let step = sealed.map_or_else(Step::Kept, |bytes| replace(path, &bytes));
-    let path = path.display();
-    match step {
-        Step::Done => {
-            crate::info!(
-                "{path}: the media key was replaced; earlier data of the disk can no longer be read"
-            );
-            Replaced::Fresh(key)
-        }
-        Step::Kept(error) => {
-            crate::error!("{path} cannot be replaced: {}; the old key stays in use", os_error(&error));
-            Replaced::Kept
-        }
-        Step::Unknown(error) => {
-            crate::error!(
-                "{path} was replaced, but perhaps not durably: {}; the disk is not served until targe is restarted",
-                os_error(&error)
-            );
-            Replaced::Unknown
-        }
     }
 }
 

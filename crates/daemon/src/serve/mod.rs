@@ -19,7 +19,6 @@ mod guess_guard;
 #[cfg(test)]
 mod hostile_names;
 mod http_api;
-mod key_file;
 mod late_media;
 mod library_change;
 mod login_peek;

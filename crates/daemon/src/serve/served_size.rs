@@ -258,8 +258,7 @@ pub(super) fn save_opened<'u>(
     units: impl Iterator<Item = &'u Unit>,
     state: &StateDir,
 ) -> Result<(), StateError> {
-    let its_state = state.clone();
-    let looked = look(units, move |unit| (HeaderRecord::of(unit, &its_state), device::present(unit)));
+    let looked = look(units, |unit| (HeaderRecord::of(unit), device::present(unit)));
     looked.into_iter().try_for_each(|(unit, _, (header, device))| {
         header.map_or(Ok(()), |header| header.save(unit, state))?;
         device.map_or(Ok(()), |device| device::save(unit, &device, state))

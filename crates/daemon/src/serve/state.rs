@@ -240,11 +240,6 @@ impl StateDir {
         Ok(())
     }
 
-    /// Returns the path of the key file of an encrypted unit that is on a block device.
-    pub(super) fn media_key(&self, unit: Naa) -> PathBuf {
-        self.units.path.join(format!("{unit}.media-key"))
-    }
-
     /// Reads the state of a unit; `None` when there is none.
     ///
     /// # Errors

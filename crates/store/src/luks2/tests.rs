@@ -7,7 +7,6 @@ use base::buffer::{Bytes, DataList, Pool};
 use base::rng::Rng;
 use serde_json::{Value, json};
 
-use super::convert::{Conversion, JOURNAL_LEN};
 use super::*;
 use crate::api::{Durability, Failure, Fault, Op, OpAction, OpId, OpOutput, Store};
 use crate::encrypt::{Encrypted, KeyStore, Replaced};
@@ -640,91 +639,6 @@ fn a_volume_keeps_its_data_behind_the_header_and_numbers_sectors_as_dm_crypt_doe
             assert!(sector.iter().any(|found| *found != byte));
             xts.decrypt(number, &mut sector);
             assert!(sector.iter().all(|found| *found == byte));
-        }
-    }
-}
-
-/// An image of the former format, which holds `sectors` at their places.
-fn former(power: &Power, unit: DataUnit, sectors: &BTreeMap<u64, u8>) {
-    let mut disk = AtOnce::new(Encrypted::new(power.store(), NoKeeper, &key(1), unit, Pool::new(4 << 20)));
-    for (at, byte) in sectors {
-        disk.write(*at, &[*byte; 4096]).unwrap();
-    }
-    disk.flush().unwrap();
-}
-
-/// Goes on with a conversion, as the command line does. Returns whether it was completed.
-fn go_on(
-    power: &Power,
-    journal: &Power,
-    unit: DataUnit,
-    len: u64,
-    budgets: (usize, usize),
-    seed: u64,
-) -> bool {
-    let mut io = AtOnce { store: power.store(), budget: budgets.0 };
-    let mut notes = AtOnce { store: journal.store(), budget: budgets.1 };
-    let work = |io: &mut AtOnce<_>, notes: &mut AtOnce<_>| -> Result<(), Error<Failure>> {
-        let mut conversion = match Conversion::load(notes).map_err(Error::Io)? {
-            Some(conversion) => conversion,
-            None => {
-                let mut conversion = Conversion::new(len, unit);
-                conversion.store(notes).map_err(Error::Io)?;
-                conversion
-            }
-        };
-        assert_eq!((conversion.len(), conversion.unit()), (len, unit));
-        while conversion.left() > 0 {
-            conversion.move_piece(io, notes, &key(1)).map_err(Error::Io)?;
-        }
-        let secret_key = key(1);
-        let header = NewHeader { sector_len: unit, ..new(&secret_key) };
-        conversion.write_header(io, notes, &header, &mut random(seed))
-    };
-    work(&mut io, &mut notes).is_ok()
-}
-
-#[test]
-fn a_conversion_goes_on_after_a_loss_of_power_at_any_write() {
-    // Three pieces: two whole ones and a part of one.
-    let len = 2 * DATA_OFFSET + (1 << 20) + 4096;
-    for unit in [DataUnit::B512, DataUnit::B4096] {
-        for seed in 0..3 {
-            let mut rng = Rng::from_seed(seed);
-            let (power, journal) = (Power::new(len + DATA_OFFSET), Power::new(JOURNAL_LEN));
-            let mut sectors: BTreeMap<u64, u8> = [(0, 1), (len - 4096, 2), (DATA_OFFSET, 3)].into();
-            for byte in 4..40 {
-                sectors.insert(rng.below(len / 4096) * 4096, byte);
-            }
-            former(&power, unit, &sectors);
-            let mut cuts = 0;
-            loop {
-                // The later a cut, the more is done between two of them, so that there is an end.
-                let budgets = match rng.below(2) {
-                    0 => (to_usize(rng.below(20 + 60 * cuts)), usize::MAX),
-                    _ => (usize::MAX, to_usize(rng.below(3))),
-                };
-                if go_on(&power, &journal, unit, len, budgets, seed) {
-                    break;
-                }
-                power.cut(rng.next_u64());
-                journal.cut(rng.next_u64());
-                cuts += 1;
-                assert!(cuts < 200, "unit {unit:?}, seed {seed}: no end");
-            }
-            assert!(cuts > 0 || seed > 0);
-            let mut io = AtOnce::new(power.store());
-            let header = Header::load(&mut io, len + DATA_OFFSET).unwrap();
-            let volume = header.unlock(&mut io, SECRET).unwrap();
-            let store = Encrypted::of_volume(io.store, NoKeeper, &volume, Pool::new(4 << 20));
-            let mut disk = AtOnce::new(store);
-            assert_eq!(disk.store.capabilities().len, len);
-            for at in (0..len).step_by(4096) {
-                let mut page = [0; 4096];
-                disk.read(at, &mut page).unwrap();
-                let byte = sectors.get(&at).copied().unwrap_or(0);
-                assert_eq!(page, [byte; 4096], "unit {unit:?}, seed {seed}, {cuts} cuts, at {at}");
-            }
         }
     }
 }

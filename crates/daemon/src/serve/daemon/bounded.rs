@@ -275,17 +275,16 @@ impl WorkedOn {
     pub(super) fn grow(
         &self,
         units: &[(UnitId, &Unit, FileIdentity)],
-        state: &StateDir,
         all: &mut ProvisionalFiles,
     ) -> Result<Vec<UnitId>, String> {
         units.iter().try_for_each(|(_, unit, _)| self.expect_free(unit))?;
         let mut work = Vec::new();
         for (_, unit, served) in units {
             let right = self.begin(unit);
-            let (unit, served, state) = ((*unit).clone(), *served, state.clone());
+            let (unit, served) = ((*unit).clone(), *served);
             work.push((opening_place(&unit), move || {
                 let mut provisional = FileRollback::default();
-                let is_grown = growth::grow(&unit, served, &state, &mut provisional);
+                let is_grown = growth::grow(&unit, served, &mut provisional);
                 (provisional, is_grown, right)
             }));
         }
@@ -411,13 +410,12 @@ mod tests {
     #[test]
     fn a_file_that_is_not_enlarged_delays_the_change_for_a_few_seconds() {
         let scratch = Scratch::new();
-        let state = StateDir::open(&scratch.path().join("state")).unwrap();
         let hanging = unit(scratch.path(), "type = \"file\", path = \"disk\", size = \"1M\"");
         mknodat(CWD, scratch.path().join("disk"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         assert!(hanging.thin);
         let (identity, _) = FileIdentity::of_path(&scratch.path().join("disk")).unwrap();
         let (worked_on, began) = (WorkedOn::default(), Instant::now());
-        let grown = worked_on.grow(&[(ID, &hanging, identity)], &state, &mut ProvisionalFiles::default());
+        let grown = worked_on.grow(&[(ID, &hanging, identity)], &mut ProvisionalFiles::default());
         assert!(grown.unwrap_err().ends_with("does not answer"));
         assert!(began.elapsed() < ALLOCATE_MAX, "{:?}", began.elapsed());
         assert!(worked_on.expect_free(&hanging).is_err(), "a thread enlarges it");

@@ -417,7 +417,7 @@ impl Daemon {
             let served = self.media_watch.find(id).filter(|_| is_right && growth::can_grow(unit));
             to_grow.extend(served.map(|served| (id, unit, served.identity)));
         }
-        let grown = self.worked_on.grow(&to_grow, &self.state, &mut provisional)?;
+        let grown = self.worked_on.grow(&to_grow, &mut provisional)?;
         let mut message = changes.to_string();
         let withheld = withheld.iter().map(|(id, why)| (*id, why.as_str())).chain(media.not_ready());
         for (id, why) in compared.keys().filter_map(|id| Some((*id, wrong(id)?))).chain(withheld) {

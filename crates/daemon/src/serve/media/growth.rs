@@ -9,7 +9,6 @@ use super::error::MediaError;
 use super::{FileRollback, header_len};
 use crate::config::{Medium, Unit};
 use crate::os_error;
-use crate::serve::state::StateDir;
 
 /// Returns whether a unit has a file that is extended to its configured size.
 pub(in crate::serve) const fn can_grow(unit: &Unit) -> bool {
@@ -21,14 +20,13 @@ pub(in crate::serve) const fn can_grow(unit: &Unit) -> bool {
 pub(in crate::serve) fn grow(
     unit: &Unit,
     served: FileIdentity,
-    state: &StateDir,
     provisional: &mut FileRollback,
 ) -> Result<bool, MediaError> {
     let Medium::File { path, size: Some(size), .. } = &unit.medium else { return Ok(false) };
     if !can_grow(unit) {
         return Ok(false);
     }
-    let size = size.0.saturating_add(header_len(unit, state));
+    let size = size.0.saturating_add(header_len(unit));
     let failed = |error: std::io::Error| {
         let why = format!("cannot extend {}: {}", path.display(), os_error(&error));
         MediaError::new(unit, why)
@@ -62,7 +60,7 @@ mod tests {
     #[test]
     fn a_file_that_has_taken_the_place_of_the_served_one_is_not_extended() {
         let scratch = Scratch::new();
-        let (path, state) = (scratch.path().join("disk.img"), StateDir::open(scratch.path()).unwrap());
+        let path = scratch.path().join("disk.img");
         let unit = unit(scratch.path(), "type = \"file\", path = \"disk.img\", size = \"2M\"");
         std::fs::write(&path, [0; 4096]).unwrap();
         let (served, _) = FileIdentity::of_path(&path).unwrap();
@@ -70,7 +68,7 @@ mod tests {
         std::fs::write(&path, [0; 4096]).unwrap();
         let grow = |served| {
             let mut provisional = FileRollback::default();
-            let grown = grow(&unit, served, &state, &mut provisional);
+            let grown = grow(&unit, served, &mut provisional);
             provisional.commit();
             grown.map(|_| path.metadata().unwrap().len())
         };

@@ -13,14 +13,10 @@ use std::io::ErrorKind;
 use super::quoted;
 use crate::config::Unit;
 use crate::luks;
-use crate::serve::key_file;
 use crate::serve::state::{self, StateDir, StateError};
 
 /// The version of the record.
 const VERSION: &str = "1";
-
-/// What stands for the UUID of a disk whose key is in a key file.
-const KEY_FILE: &str = "a media key";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HeaderRecord {
@@ -38,13 +34,10 @@ enum Found {
 }
 
 impl HeaderRecord {
-    /// Returns the record of a unit's medium in its present state; `None` if it has neither header nor key.
-    pub(super) fn of(unit: &Unit, state: &StateDir) -> Option<Self> {
+    /// Returns the record of a unit's medium in its present state; `None` if it has no header.
+    pub(super) fn of(unit: &Unit) -> Option<Self> {
         let path = unit.medium.path().filter(|_| unit.encrypt.is_some())?;
-        let uuid = match key_file::path(unit, state).is_some_and(|key| key.exists()) {
-            true => KEY_FILE.to_owned(),
-            false => luks::header_of(path).ok()?.uuid(),
-        };
+        let uuid = luks::header_of(path).ok()?.uuid();
         Some(Self { uuid: quoted_text(&uuid), path: quoted(path) })
     }
 
@@ -52,8 +45,6 @@ impl HeaderRecord {
     pub(super) fn save(&self, unit: &Unit, state: &StateDir) -> Result<(), StateError> {
         match Self::find(unit, state) {
             Found::Header(known) if known == *self => return Ok(()),
-            // It was converted.
-            Found::Header(known) if known.uuid == quoted_text(KEY_FILE) => {}
             Found::Header(known) => crate::warning!(
                 "{}: {} has the LUKS2 header {}, and had {} when it was served last: it is another disk",
                 unit.label,
@@ -96,7 +87,6 @@ impl HeaderRecord {
 fn former(unit: &Unit, state: &StateDir) -> Option<String> {
     match HeaderRecord::find(unit, state) {
         Found::Nothing => None,
-        Found::Header(record) if record.uuid == quoted_text(KEY_FILE) => Some(KEY_FILE.to_owned()),
         Found::Header(record) => Some(format!("the LUKS2 header {}", record.uuid)),
         Found::Unreadable => Some("a LUKS2 header with an unknown UUID".to_owned()),
     }
@@ -152,7 +142,6 @@ mod tests {
     use crate::scratch::Scratch;
     use crate::serve::media::tests::config;
     use crate::serve::media::{self, FileRollback};
-    use store::encrypt::DataUnit;
 
     const LEN: u64 = 17 << 20;
 
@@ -219,45 +208,34 @@ mod tests {
 
     #[test]
     fn a_disk_that_was_encrypted_is_not_served_as_it_is_without_the_operators_word() {
-        for is_former in [false, true] {
-            let scratch = Scratch::new();
-            let state = StateDir::open(&scratch.path().join("state")).unwrap();
-            let (path, secret) = (scratch.path().join("disk.img"), scratch.path().join("secret"));
-            let text = b"a secret of more than thirty-two bytes";
-            fs::write(&secret, text).unwrap();
-            fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
-            let lun = "type = \"file\", path = \"disk.img\"";
-            let encrypted = config(scratch.path(), &format!("{lun}, encrypt = \"secret\""));
-            let plain = config(scratch.path(), lun);
-            let unit = &encrypted.units[0];
-            let key = luks::former::beside(&path);
-            let open = |unit| media::open(unit, &state, &mut FileRollback::default(), None).map(drop);
-            make_blank(&path);
-            // A disk that was never encrypted.
-            open(&plain.units[0]).unwrap();
-            save_opened(plain.units.iter(), &state).unwrap();
-            open(&plain.units[0]).unwrap();
-            if is_former {
-                let sealed = luks::former::Wrap::new(text).seal(&luks::fresh_key().unwrap(), DataUnit::B512);
-                fs::write(&key, sealed.unwrap()).unwrap();
-            }
-            open(unit).unwrap();
-            save_opened(encrypted.units.iter(), &state).unwrap();
-            open(unit).unwrap();
-            // The key can be lost together with the line of the configuration.
-            let _ = fs::remove_file(&key);
-            let error = open(&plain.units[0]).unwrap_err();
-            let (why, kept) = (error.to_string(), state.header_file(unit.identity.naa));
-            let with = if is_former { "with a media key: name" } else { "with the LUKS2 header \"" };
-            assert!(why.contains("disk.img was encrypted when it was served last, "), "{why}");
-            assert!(
-                why.contains(with) && why.contains(&format!("remove {} to serve", kept.display())),
-                "{why}"
-            );
-            assert!(error.is_fault(), "everything else is served");
-            fs::remove_file(&kept).unwrap();
-            open(&plain.units[0]).unwrap();
-        }
+        let scratch = Scratch::new();
+        let state = StateDir::open(&scratch.path().join("state")).unwrap();
+        let (path, secret) = (scratch.path().join("disk.img"), scratch.path().join("secret"));
+        fs::write(&secret, b"a secret of more than thirty-two bytes").unwrap();
+        fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
+        let lun = "type = \"file\", path = \"disk.img\"";
+        let encrypted = config(scratch.path(), &format!("{lun}, encrypt = \"secret\""));
+        let plain = config(scratch.path(), lun);
+        let unit = &encrypted.units[0];
+        let open = |unit| media::open(unit, &state, &mut FileRollback::default(), None).map(drop);
+        make_blank(&path);
+        // A disk that was never encrypted.
+        open(&plain.units[0]).unwrap();
+        save_opened(plain.units.iter(), &state).unwrap();
+        open(&plain.units[0]).unwrap();
+        open(unit).unwrap();
+        save_opened(encrypted.units.iter(), &state).unwrap();
+        open(unit).unwrap();
+        let error = open(&plain.units[0]).unwrap_err();
+        let (why, kept) = (error.to_string(), state.header_file(unit.identity.naa));
+        assert!(
+            why.contains("disk.img was encrypted when it was served last, with the LUKS2 header \""),
+            "{why}"
+        );
+        assert!(why.contains(&format!("remove {} to serve", kept.display())), "{why}");
+        assert!(error.is_fault(), "everything else is served");
+        fs::remove_file(&kept).unwrap();
+        open(&plain.units[0]).unwrap();
     }
 
     #[test]

@@ -104,7 +104,6 @@ pub(crate) struct ServerState {
     pub(crate) settings: SettingsState,
     /// Whether changes have to be flushed that were acknowledged under a write cache, although the setting
     /// is off. While it is on, the next process assumes that there are some.
-    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub(crate) owes_flush: bool,
     pub(crate) spc: SpcSection,
     pub(crate) orw_generations: OrwState,
@@ -115,15 +114,12 @@ pub(crate) struct ServerState {
     pub(crate) idle_ns: u64,
     pub(crate) flush_failed: bool,
     pub(crate) full_at: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) space_threshold: Option<KnownThreshold>,
     pub(crate) drain: Option<DrainState>,
     pub(crate) recorder: Option<RecorderState>,
     pub(crate) pass_through: Option<PassedState>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tape: Option<TapeDriveState>,
     /// The names of the cartridges of a changer that cannot be used.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) unusable_cartridges: Vec<String>,
 }
 
@@ -141,9 +137,6 @@ pub(crate) struct ReportedState {
     pub(crate) read_only: bool,
     pub(crate) nexus_task_sets: bool,
     pub(crate) task_aborted_status: bool,
-    /// A checksum of the INQUIRY data and the vital product data. This release does not read it. Earlier ones
-    /// require it, and report INQUIRY DATA HAS CHANGED if theirs is another.
-    pub(crate) inquiry_crc32c: u32,
 }
 
 /// The state of the commands that every device type has.

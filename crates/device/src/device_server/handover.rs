@@ -159,7 +159,6 @@ impl DeviceServer {
             read_only: config.read_only,
             nexus_task_sets,
             task_aborted_status,
-            inquiry_crc32c: self.identity_checksum(),
         }
     }
 

@@ -38,7 +38,6 @@ struct PresentState {
     media_event: MediaEventState,
     tape_alerts: u64,
     /// The settings of the nexus, if they are others than those of the unit's settings.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     settings: Option<NexusSettingsState>,
 }
 

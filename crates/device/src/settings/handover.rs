@@ -23,21 +23,13 @@ pub(crate) struct SettingsState {
     keeps_attentions: bool,
     queue_error_aborts: bool,
     queue_error_only_own: bool,
-    #[serde(default = "reports_provisioning")]
     provisioning_reports: bool,
-    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     provisioning_reports_set: bool,
     stream: StreamState,
     write_parameters: HexBytes,
 }
 
-/// The setting in a document of a release that did not have it.
-const fn reports_provisioning() -> bool {
-    true
-}
-
-/// The block length and the protection are those of nexuses that the document gives none of their own: the
-/// releases before kept one of each for all nexuses.
+/// The block length and the protection are those of nexuses that the document gives none of their own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StreamState {

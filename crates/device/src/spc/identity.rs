@@ -9,7 +9,6 @@ use crate::copy::copy_limits;
 use crate::device_server::DeviceServer;
 use crate::device_server::outcome::Outcome;
 use crate::inquiry::InquiryData;
-use crate::persistent_state::crc32c;
 use crate::task::TaskInfo;
 
 pub(super) fn inquiry(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
@@ -23,17 +22,6 @@ pub(super) fn inquiry(server: &mut DeviceServer, task: &TaskInfo) -> Outcome {
     };
     bytes
         .map_or_else(|| Outcome::CheckCondition(Sense::invalid_cdb(2, None)), |bytes| data(bytes, allocation))
-}
-
-impl DeviceServer {
-    /// Returns a checksum of the INQUIRY data and of all vital product data that does not depend on the
-    /// target port.
-    pub(crate) fn identity_checksum(&self) -> u32 {
-        let portrait = portrait(self, RelativePort(0));
-        let pages = (0..=u8::MAX).filter_map(|code| portrait.page(code)).flatten();
-        let bytes: alloc::vec::Vec<u8> = portrait.standard().into_iter().chain(pages).collect();
-        crc32c(&bytes)
-    }
 }
 
 fn portrait(server: &DeviceServer, port: RelativePort) -> InquiryData<'_> {

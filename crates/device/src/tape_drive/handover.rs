@@ -39,9 +39,8 @@ pub(crate) struct TapeDriveState {
     demounts: u32,
     written: u64,
     read: u64,
-    /// What was written to the medium and read from it; `None` from a release that did not count that.
-    #[serde(default)]
-    medium: Option<[u64; 2]>,
+    written_to_medium: u64,
+    read_from_medium: u64,
     encryption: EncryptionState,
     overwrite: OverwriteState,
 }
@@ -222,7 +221,8 @@ impl TapeDrive {
             demounts: *demounts,
             written: *written,
             read: *read,
-            medium: Some([*written_to_medium, *read_from_medium]),
+            written_to_medium: *written_to_medium,
+            read_from_medium: *read_from_medium,
             encryption: encryption.export(index_of),
             overwrite: match *overwrite {
                 Overwrite::Disabled => OverwriteState::Disabled,
@@ -264,7 +264,12 @@ impl TapeDrive {
             deferred: DeferredErrors::restored(&state.deferred, nexus_of)?,
             lost_positions: state.lost_positions.iter().filter_map(|index| nexus_of(*index)).collect(),
             demounts: state.demounts,
-            counts: restored_counts(state),
+            counts: TransferCounts {
+                written: state.written,
+                written_to_medium: state.written_to_medium,
+                read_from_medium: state.read_from_medium,
+                read: state.read,
+            },
             encryption: TapeEncryption::restored(&state.encryption, nexus_of)?,
             overwrite: match state.overwrite {
                 OverwriteState::Disabled => Overwrite::Disabled,
@@ -276,18 +281,6 @@ impl TapeDrive {
             ..Self::new()
         })
     }
-}
-
-/// Returns the counters. They all count from the same moment: without those of the medium they begin anew.
-fn restored_counts(state: &TapeDriveState) -> TransferCounts {
-    let TapeDriveState { written, read, medium, .. } = *state;
-    let counts = |[written_to_medium, read_from_medium]: [u64; 2]| TransferCounts {
-        written,
-        written_to_medium,
-        read_from_medium,
-        read,
-    };
-    medium.map(counts).unwrap_or_default()
 }
 
 impl From<LoadedState> for LoadedCartridge {

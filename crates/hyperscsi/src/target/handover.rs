@@ -250,18 +250,48 @@ impl Engine {
         if let Some(busy) = self.session_busy(state) {
             return Err(busy);
         }
-        let transport = state.transport.as_deref().ok_or(Busy::Ended)?;
-        let [open, sealed] = &state.tables;
+        // A field that is added does not compile here before it moves, or stands among those that do not.
+        let Session {
+            transport,
+            sids: (initiator_sid, target_sid),
+            target_name,
+            group,
+            initiator,
+            isid,
+            parameters,
+            tables: [open, sealed],
+            traffic,
+            // It follows from the keys of the connection.
+            keyed: _,
+            // They are those of any idle session.
+            phase: _,
+            wishes: _,
+            memory_waiters: _,
+            shares: _,
+            to_flush: _,
+            withdrawn: _,
+            refusals: _,
+            refused: _,
+            closing_message: _,
+            closing_message_id: _,
+            is_dirty: _,
+            tasks: _,
+            // They begin anew.
+            ports: _,
+            deadline: _,
+            swept: _,
+        } = state;
+        let transport = transport.as_deref().ok_or(Busy::Ended)?;
         let exported = SessionState {
-            target: state::text(&state.target_name),
-            group: state::text(&state.group),
-            initiator: state::text(&state.initiator),
-            isid: state.isid,
-            initiator_sid: state.sids.0,
-            target_sid: state.sids.1,
-            parameters: ParametersState::of(&state.parameters),
+            target: state::text(target_name),
+            group: state::text(group),
+            initiator: state::text(initiator),
+            isid: *isid,
+            initiator_sid: *initiator_sid,
+            target_sid: *target_sid,
+            parameters: ParametersState::of(parameters),
             xids: [XidsState::of(&open.arrived), XidsState::of(&sealed.arrived)],
-            traffic: TrafficState::of(&state.traffic),
+            traffic: TrafficState::of(traffic),
             connection: transport.export(now),
         };
         (self.now, self.service) = (now, Service::Mute);

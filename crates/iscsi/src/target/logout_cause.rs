@@ -24,11 +24,6 @@ pub(crate) struct LogoutCause {
 }
 
 impl LogoutCause {
-    /// Returns whether the engine remembers nothing, as for most sessions.
-    pub(crate) fn is_none(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// Records that the target requested a logout or announced the end of the session.
     pub(crate) const fn request_sent(&mut self) {
         self.requested = true;

@@ -61,7 +61,7 @@ pub(crate) struct Session {
     pub(crate) lost: LostConnections,
     pub(crate) response_fence: ResponseFence,
     pub(crate) window: Window<Request>,
-    tags: [Option<Key>; TAG_BUCKETS],
+    pub(super) tags: [Option<Key>; TAG_BUCKETS],
     /// How many tasks it has, and how many of them are answered and wait for the acknowledgement of the
     /// response.
     pub(crate) tasks: u32,

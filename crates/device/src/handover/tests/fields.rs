@@ -16,7 +16,6 @@ const UNSEEN: &[&str] = &[
     "/server/stats/aborts",
     "/server/stats/latencies",
     // Earlier releases compare it.
-    "/server/reported/inquiry_crc32c",
 ];
 
 /// The fields that the commands of this test leave as a new unit has them.
@@ -33,6 +32,7 @@ const UNSET: &[&str] = &[
     "/server/nexuses/unread_alerts",
     "/server/orw_generations/of_other",
     "/server/orw_generations/previous",
+    "/server/owes_flush",
     "/server/pass_through",
     "/server/recorder",
     "/server/reported/block_len",
@@ -45,6 +45,7 @@ const UNSET: &[&str] = &[
     "/server/reported/write_cache",
     "/server/settings/keeps_attentions",
     "/server/settings/provisioning_reports",
+    "/server/settings/provisioning_reports_set",
     "/server/settings/queue_error_only_own",
     "/server/settings/software_write_protect",
     "/server/settings/stream/block_len",
@@ -59,6 +60,7 @@ const UNSET: &[&str] = &[
     "/server/settings/stream/protects_writes",
     "/server/settings/stream/reed_solomon",
     "/server/settings/write_parameters",
+    "/server/space_threshold",
     "/server/spc/counted_before/idle_ms",
     "/server/spc/data_buffers/overwritten",
     "/server/spc/removal/place",
@@ -69,6 +71,7 @@ const UNSET: &[&str] = &[
     "/server/spc/saved_settings/descriptor_sense",
     "/server/spc/saved_settings/keeps_attentions",
     "/server/spc/saved_settings/provisioning_reports",
+    "/server/spc/saved_settings/provisioning_reports_set",
     "/server/spc/saved_settings/queue_error_aborts",
     "/server/spc/saved_settings/queue_error_only_own",
     "/server/spc/saved_settings/software_write_protect",
@@ -85,6 +88,8 @@ const UNSET: &[&str] = &[
     "/server/stats/medium_failures",
     "/server/stats/reservation_conflicts",
     "/server/stats/task_set_full",
+    "/server/tape",
+    "/server/unusable_cartridges",
 ];
 
 /// Returns a unit with state in every place, and its medium.

@@ -114,19 +114,11 @@ fn the_settings_of_each_nexus_move() {
     rig.test_ready(B).good();
 }
 
-/// Releases before this one kept one block length and one protection for all nexuses.
 #[test]
-fn hosts_keep_what_a_release_with_common_settings_had_for_them() {
+fn a_document_with_impossible_settings_is_refused() {
     let (mut rig, folder) = with(Kind::USUAL);
     let (_, text) = exported(&mut rig);
     let mut document: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert!(document.pointer("/server/nexuses/present/0/settings").is_none(), "it can read this document");
-    *document.pointer_mut("/server/settings/stream/block_len").unwrap() = 512.into();
-    let mut rig = next(&folder, &serde_json::from_value(document.clone()).unwrap());
-    for id in [A, B] {
-        let header = rig.run(id, &[0x1a, 0, 0, 0, 12, 0], 12, &[]).good();
-        assert_eq!(header[9..], [0, 2, 0]);
-    }
     *document.pointer_mut("/server/settings/stream/block_len").unwrap() = u32::MAX.into();
     let mut unit =
         LogicalUnit::new_to_restore(drive(), Box::new(folder.clone()), Pool::new(1 << 20)).unwrap();

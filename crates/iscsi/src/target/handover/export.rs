@@ -61,57 +61,152 @@ impl Engine {
         (!self.events.is_empty() || !session.is_announced).then_some(BusyReason::EventPending)
     }
 
-    /// Returns the state of an idle session.
+    /// Returns the state of an idle session. A field of [`Session`] or [`Connection`] that is added does not
+    /// compile here before it moves, or stands among those that do not.
     pub(super) fn state_of(&self, session: &Session) -> SessionState {
-        let (target, portal_group) = match &session.kind {
+        let Session {
+            kind,
+            initiator,
+            isid,
+            tsih,
+            parameters,
+            user,
+            initiator_alias,
+            password_login,
+            protection,
+            conns,
+            lost,
+            window,
+            traffic,
+            repairs,
+            began,
+            first_peer,
+            takeovers,
+            logout_cause,
+            // The new process has them from its configuration.
+            limits: _,
+            // They are those of any idle session.
+            state: _,
+            response_fence: _,
+            tags: _,
+            tasks: _,
+            unacked_tasks: _,
+            immediate: _,
+            tmfs: _,
+            ready: _,
+            memory_waiters: _,
+            holds_r2ts: _,
+            shares: _,
+            quota_waiters: _,
+            revoked: _,
+            overdraft: _,
+            lost_since: _,
+            last_loss: _,
+            logouts: _,
+            is_dirty: _,
+            pending_session_up: _,
+            is_announced: _,
+            // They begin anew.
+            deprioritized_until: _,
+            gap_polls: _,
+            deadlines: _,
+            last_text_request: _,
+        } = session;
+        let (target, portal_group) = match kind {
             SessionKind::Normal { name, portal_group, .. } => (name.as_str(), portal_group.0),
             SessionKind::Discovery { .. } => ("", 0),
         };
         SessionState {
             target: target.to_string(),
             portal_group,
-            initiator: session.initiator.as_str().to_string(),
-            initiator_alias: session.initiator_alias.clone(),
-            isid: session.isid.0,
-            tsih: session.tsih.0,
-            user: session.user.clone(),
-            password_login: session.password_login.as_ref().map(|login| PasswordLoginState {
+            initiator: initiator.as_str().to_string(),
+            initiator_alias: initiator_alias.clone(),
+            isid: isid.0,
+            tsih: tsih.0,
+            user: user.clone(),
+            password_login: password_login.as_ref().map(|login| PasswordLoginState {
                 user: login.user.clone(),
                 protection: login.protection as u8,
             }),
-            protection: match session.protection {
+            protection: match protection {
                 Protection::Digest(digest) => Some(digest.name().to_string()),
                 Protection::Tls => Some(TLS.to_string()),
                 Protection::None => None,
             },
-            parameters: parameters_state(&session.parameters),
-            exp_cmd_sn: session.window.exp_cmd_sn().0,
-            max_cmd_sn: session.window.granted_max().0,
+            parameters: parameters_state(parameters),
+            exp_cmd_sn: window.exp_cmd_sn().0,
+            max_cmd_sn: window.granted_max().0,
             next_ttt: self.next_ttt,
-            age: self.now.since(session.began),
-            first_peer: session.first_peer,
-            takeovers: session.takeovers.map(|takeovers| takeovers.state(self.now)),
-            traffic: traffic_state(session.traffic),
-            repairs: repairs_state(session.repairs),
-            lost: session.lost.states().collect(),
-            logout_cause: session.logout_cause,
-            connections: session.conns.iter().filter_map(|conn| self.connection_state(*conn)).collect(),
+            age: self.now.since(*began),
+            first_peer: *first_peer,
+            takeovers: takeovers.map(|takeovers| takeovers.state(self.now)),
+            traffic: traffic_state(*traffic),
+            repairs: repairs_state(*repairs),
+            lost: lost.states().collect(),
+            logout_cause: *logout_cause,
+            connections: conns.iter().filter_map(|conn| self.connection_state(*conn)).collect(),
         }
     }
 
     fn connection_state(&self, conn: ConnId) -> Option<ConnectionState> {
-        let connection = self.conn(conn)?;
-        let receiver = connection.receiver.as_deref()?;
-        let keys = connection.writer.encryptor().zip(receiver.decryptor());
+        let Connection {
+            via,
+            receiver,
+            writer,
+            cid,
+            parameters,
+            stat_sn,
+            exp_stat_sn,
+            // They follow from the session, or from the portal.
+            state: _,
+            framing: _,
+            session: _,
+            protection: _,
+            level: _,
+            // A connection in full feature phase that is between two PDUs, with nothing to send, has none.
+            decryptor: _,
+            incoming: _,
+            reserved: _,
+            login: _,
+            guess: _,
+            login_cmd_sn: _,
+            joins: _,
+            logs_in_from: _,
+            status_log: _,
+            ack_ping: _,
+            first_unacked_at_poll: _,
+            send_queue: _,
+            control_queued: _,
+            control_bytes: _,
+            text_bytes: _,
+            transmit_requested: _,
+            closing: _,
+            logging_out: _,
+            text: _,
+            // They begin anew: the time in which the peer has to be heard, and what it owes.
+            deadlines: _,
+            last_heard: _,
+            bytes_since_heard: _,
+            data_out_bytes: _,
+            data_out_bytes_at_poll: _,
+            data_idle_since: _,
+            data_timed_out: _,
+            command_since_timeout: _,
+            data_idle_polls: _,
+            ping: _,
+            ping_overdue: _,
+        } = self.conn(conn)?;
+        let receiver = receiver.as_deref()?;
+        let keys = writer.encryptor().zip(receiver.decryptor());
         Some(ConnectionState {
-            peer: connection.via.peer,
-            cid: connection.cid,
-            header_digest: connection.parameters.header_digest.name().to_string(),
-            data_digest: connection.parameters.data_digest.name().to_string(),
-            initiator_max_recv: connection.parameters.initiator_max_recv,
-            target_max_recv: connection.parameters.target_max_recv,
-            stat_sn: connection.stat_sn.0,
-            exp_stat_sn: connection.exp_stat_sn.0,
+            peer: via.peer,
+            cid: *cid,
+            header_digest: parameters.header_digest.name().to_string(),
+            data_digest: parameters.data_digest.name().to_string(),
+            initiator_max_recv: parameters.initiator_max_recv,
+            target_max_recv: parameters.target_max_recv,
+            stat_sn: stat_sn.0,
+            exp_stat_sn: exp_stat_sn.0,
             record_keys: keys.map(|(encryptor, decryptor)| RecordKeysState::of(encryptor, decryptor)),
             wrong_tags: receiver.wrong_tags(),
         })

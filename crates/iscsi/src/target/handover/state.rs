@@ -1,8 +1,7 @@
 //! The state of an idle session, as it moves to another engine.
 //!
-//! These types are an interface between releases: a release reads what the release before wrote. A field that
-//! is added later gets `#[serde(default)]`, and no field changes its meaning. A release refuses fields that
-//! it does not know. Times are durations up to the moment of the export.
+//! Only engines of the same version of the format exchange these types. Times are durations up to the moment
+//! of the export.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -49,7 +48,6 @@ pub struct SessionState {
     /// Lost connections without tasks. A login or logout can name their CIDs.
     pub(super) lost: Vec<LostConnectionState>,
     /// What decides whose decision a logout is.
-    #[serde(default, skip_serializing_if = "LogoutCause::is_none")]
     pub(super) logout_cause: LogoutCause,
     /// The connections, the leading one first.
     pub(super) connections: Vec<ConnectionState>,

@@ -68,9 +68,9 @@ mod serve {
     /// connections of each reactor.
     pub fn read(bytes: &[u8]) -> Option<Vec<(ShardState, Vec<Vec<usize>>)>> {
         let document = Document::decode(bytes).ok()?;
-        let written = document.encode(FORMAT).expect("it is not longer than what was read");
+        let written = document.encode().expect("it is not longer than what was read");
         let again = Document::decode(&written).expect("its own bytes");
-        assert_eq!(again.encode(FORMAT).unwrap(), written);
+        assert_eq!(again.encode().unwrap(), written);
         for info in document.exports.iter().take(super::EXPORTS_MAX).filter_map(|export| export.info().ok()) {
             assert_eq!(ExportState::new(String::new(), &info, true).info(), Ok(info));
             ground::exports::go_on(info);
@@ -105,7 +105,7 @@ mod serve {
         let memory = |_: &ExportState| MemoryState { unit: unit(), len: 1 << 20, chunks: vec![(0, 2), (9, 1)] };
         let memories = exports.iter().take(1).map(memory).collect();
         let document = Document { reactors, cartridges: Vec::new(), exports, devices, memories, relays };
-        let bytes = document.encode(FORMAT).unwrap();
+        let bytes = document.encode().unwrap();
         let end = bytes.iter().position(|byte| *byte == b'\n').unwrap();
         bytes[end + 1..].to_vec()
     }

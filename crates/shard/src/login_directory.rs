@@ -152,8 +152,12 @@ impl Directory for LoginDirectory<'_> {
 
     fn discovery(&self, _via: &ConnectionPath, _initiator: &IscsiName) -> DiscoveryAccess {
         let discovery = &self.config.discovery;
-        if !discovery.enabled || self.draining {
+        if !discovery.enabled {
             return DiscoveryAccess::NotServed;
+        }
+        // An initiator that reads "session type not supported" would not try again later.
+        if self.draining {
+            return DiscoveryAccess::Unavailable;
         }
         DiscoveryAccess::Granted { auth: discovery.auth.policy.clone(), keys: discovery.keys.clone() }
     }

@@ -167,6 +167,8 @@ pub enum DiscoveryAccess {
     },
     /// Discovery is not served on this portal.
     NotServed,
+    /// Discovery is not served at present.
+    Unavailable,
     /// This initiator must not discover targets.
     Forbidden,
 }

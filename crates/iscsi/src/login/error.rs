@@ -123,6 +123,9 @@ pub enum LoginError {
     /// Discovery is not served on this portal.
     #[error("the portal serves no discovery sessions")]
     DiscoveryNotServed,
+    /// Discovery is not served at present.
+    #[error("the target shuts down and serves no discovery sessions any more")]
+    DiscoveryUnavailable,
     /// The initiator must not discover targets.
     #[error("the initiator has no access to discovery")]
     DiscoveryForbidden,
@@ -214,7 +217,7 @@ impl LoginError {
             Self::TargetRemoved => Status::TARGET_REMOVED,
             Self::TargetMovedTemporarily => Status::MOVED_TEMPORARILY,
             Self::TargetMovedPermanently => Status::MOVED_PERMANENTLY,
-            Self::TargetUnavailable => Status::SERVICE_UNAVAILABLE,
+            Self::TargetUnavailable | Self::DiscoveryUnavailable => Status::SERVICE_UNAVAILABLE,
             Self::OutOfResources => Status::OUT_OF_RESOURCES,
             Self::NoSuchSession => Status::SESSION_DOES_NOT_EXIST,
             Self::OtherPortalGroup => Status::CANNOT_INCLUDE_IN_SESSION,

@@ -93,17 +93,21 @@ fn send_targets_lists_addresses_of_the_kind_of_the_connection() {
 }
 
 #[test]
-fn a_shard_that_drains_serves_neither_discovery_nor_logins() {
-    let config = config();
-    let name = &config.targets[0].name;
-    let serves = |draining| {
-        with(&config, draining, |directory| {
+fn a_shard_that_drains_is_unavailable_for_discovery_and_logins() {
+    let mut config = config();
+    let asked = |config: &ShardConfig, draining| {
+        with(config, draining, |directory| {
             let discovery = directory.discovery(&via(PLAIN), &me());
-            let login = directory.find_target(&via(PLAIN), &me(), name);
-            (matches!(discovery, DiscoveryAccess::Granted { .. }), matches!(login, TargetLookup::Found(_)))
+            (discovery, directory.find_target(&via(PLAIN), &me(), &config.targets[0].name))
         })
     };
-    assert_eq!((serves(false), serves(true)), ((true, true), (false, false)));
+    let served = asked(&config, false);
+    assert!(matches!(served, (DiscoveryAccess::Granted { .. }, TargetLookup::Found(_))), "{served:?}");
+    let draining = asked(&config, true);
+    assert!(matches!(draining, (DiscoveryAccess::Unavailable, TargetLookup::Unavailable)), "{draining:?}");
+    config.discovery.enabled = false;
+    let never = asked(&config, true);
+    assert!(matches!(never.0, DiscoveryAccess::NotServed), "{never:?}");
 }
 
 #[test]

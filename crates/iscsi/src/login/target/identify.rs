@@ -66,6 +66,7 @@ impl Identity {
         let (auth, keys) = match directory.discovery(via, &initiator) {
             DiscoveryAccess::Granted { auth, keys } => (auth, keys),
             DiscoveryAccess::NotServed => return Err(LoginError::DiscoveryNotServed.into()),
+            DiscoveryAccess::Unavailable => return Err(LoginError::DiscoveryUnavailable.into()),
             DiscoveryAccess::Forbidden => return Err(LoginError::DiscoveryForbidden.into()),
         };
         // A discovery session has one connection (RFC 7143 §13.21), so a connection cannot join it.

@@ -232,6 +232,7 @@ fn every_refusal_has_its_status() {
         (TestSite::open(), "", Status::MISSING_PARAMETER),
         (TestSite::open(), &format!("{host} SessionType=Boot"), Status::SESSION_TYPE_NOT_SUPPORTED),
         (discovery(DiscoveryAccess::NotServed), finder, Status::SESSION_TYPE_NOT_SUPPORTED),
+        (discovery(DiscoveryAccess::Unavailable), finder, Status::SERVICE_UNAVAILABLE),
         (instead(TargetLookup::Unavailable), NAMES, Status::SERVICE_UNAVAILABLE),
         (instead(TargetLookup::OutOfResources), NAMES, Status::OUT_OF_RESOURCES),
     ] {

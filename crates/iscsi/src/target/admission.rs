@@ -30,6 +30,15 @@ use crate::login::{LoginOutcome, SessionKind, Status};
 use crate::name::{IscsiName, Isid};
 use crate::serial::CmdSn;
 
+/// Returns whether a login has a limit in common with a session of the same target: both are of one user, or of
+/// one initiator if neither has a user. An initiator chooses its name.
+fn is_of_one(session: &Session, outcome: &LoginOutcome) -> bool {
+    match (&session.user, &outcome.user) {
+        (None, None) => session.initiator == outcome.initiator,
+        (one, other) => one == other,
+    }
+}
+
 /// How many discovery sessions there may be. Each lasts only as long as it takes to ask for the targets.
 const DISCOVERY_SESSIONS_MAX: usize = 128;
 
@@ -103,40 +112,38 @@ impl Engine {
         let found = context.directory.find_target(&via, &outcome.initiator, name);
         if let TargetLookup::Found(access) | TargetLookup::AtSessionLimit(access) = &found
             && let Some(most) = access.sessions_max
-            && self.sessions_of(*target, &outcome.initiator) >= most
-            && !self.evict(context.now, Some(*target), Some(&outcome.initiator))
+            && self.sessions_of(*target, |session| is_of_one(session, outcome)) >= most
+            && !self.evict(context.now, Some(*target), |session| is_of_one(session, outcome))
         {
             return Err(Status::OUT_OF_RESOURCES);
         }
         let normal = self.sessions.iter().filter(|(_, session)| !is_discovery(session)).count();
-        if normal >= usize::from(self.limits.sessions_max) && !self.evict(context.now, None, None) {
+        if normal >= usize::from(self.limits.sessions_max) && !self.evict(context.now, None, |_| true) {
             return Err(Status::OUT_OF_RESOURCES);
         }
         let is_full = matches!(found, TargetLookup::AtSessionLimit(_));
-        if is_full && !self.evict(context.now, Some(*target), None) {
+        if is_full && !self.evict(context.now, Some(*target), |_| true) {
             return Err(Status::OUT_OF_RESOURCES);
         }
         Ok(())
     }
 
-    /// Returns how many sessions an initiator has with a target.
-    pub(super) fn sessions_of(&self, of: TargetId, initiator: &IscsiName) -> u32 {
+    /// Returns how many wanted sessions a target has.
+    pub(super) fn sessions_of(&self, of: TargetId, is_wanted: impl Fn(&Session) -> bool) -> u32 {
         let fits = |session: &Session| {
-            session.initiator == *initiator
-                && matches!(session.kind, SessionKind::Normal { target, .. } if target == of)
+            is_wanted(session) && matches!(session.kind, SessionKind::Normal { target, .. } if target == of)
         };
         let count = self.sessions.iter().filter(|(_, session)| fits(session)).count();
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// Ends the session that has been silent for longest, of a target or of all, and of an initiator or of
-    /// all. Returns whether there was one.
-    fn evict(&mut self, now: Instant, of: Option<TargetId>, initiator: Option<&IscsiName>) -> bool {
+    /// Ends the wanted session that has been silent for longest, of a target or of all. Returns whether there
+    /// was one.
+    fn evict(&mut self, now: Instant, of: Option<TargetId>, is_wanted: impl Fn(&Session) -> bool) -> bool {
         let silent = self.sessions.iter().filter_map(|(key, session)| {
             let SessionKind::Normal { target, .. } = session.kind else { return None };
             let since = self.silent_since(session)?;
-            let fits = of.is_none_or(|of| of == target)
-                && initiator.is_none_or(|initiator| *initiator == session.initiator);
+            let fits = of.is_none_or(|of| of == target) && is_wanted(session);
             fits.then_some((since, key))
         });
         let Some((_, key)) = silent.min_by_key(|(since, _)| *since) else { return false };

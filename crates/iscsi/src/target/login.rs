@@ -406,7 +406,7 @@ impl Directory for WithSessions<'_> {
             // The login may join or replace a session of the same initiator, or replace a silent one. Whether
             // it does is known when it is complete.
             TargetLookup::AtSessionLimit(access)
-                if self.engine.sessions_of(access.target, initiator) > 0
+                if self.engine.sessions_of(access.target, |session| session.initiator == *initiator) > 0
                     || self.engine.may_evict(access.target) =>
             {
                 TargetLookup::Found(TargetAccess { keys: as_served(access.keys), ..access })

@@ -31,5 +31,5 @@ pub(super) const SESSIONS: Key = key(
     "max_sessions",
     Count { min: 1, max: 65_535 },
     Told("the target's `max_sessions`"),
-    "The most sessions of each of these initiators with the target.",
+    "The most sessions of each of these initiators with the target; of each user, where initiators log in as one.",
 );

@@ -26,11 +26,15 @@ const PASSWORD: &str = "correct horse";
 fn world() -> World {
     let mut world =
         World::with(Limits::default(), KeyPolicy { aead_digests: &[], max_connections: 8, ..keys() });
+    world.names.auth = AuthPolicy { opaque: true, ..AuthPolicy::default() };
+    world.names.record = Some(record_of("alice"));
+    world
+}
+
+fn record_of(user: &str) -> Arc<PasswordRecord> {
     let cost = StretchCost { memory_kib: 8, passes: 1, lanes: 1 };
     let password = Password::new(PASSWORD.as_bytes()).unwrap();
-    world.names.auth = AuthPolicy { opaque: true, ..AuthPolicy::default() };
-    world.names.record = Some(Arc::new(PasswordRecord::make(&password, "alice", cost, [1; 32]).unwrap()));
-    world
+    Arc::new(PasswordRecord::make(&password, user, cost, [1; 32]).unwrap())
 }
 
 /// An initiator on a connection.
@@ -42,6 +46,11 @@ struct Attempt {
 impl Attempt {
     /// Connects and logs in up to the request for the target's answer.
     fn begin(world: &mut World, host: u8, user: &str, password: &str) -> Self {
+        Self::begin_as(world, host, INITIATOR, (user, password))
+    }
+
+    /// Does the same under the name of an initiator.
+    fn begin_as(world: &mut World, host: u8, initiator: &str, (user, password): (&str, &str)) -> Self {
         let conn = world.connect_from(([127, 0, 0, host], 40000).into());
         let auth =
             AuthPlan::Opaque { user: user.into(), password: Password::new(password.as_bytes()).unwrap() };
@@ -50,7 +59,7 @@ impl Attempt {
         let plan = LoginPlan {
             cid: Cid(1),
             cmd_sn: 100,
-            ..LoginPlan::new(INITIATOR.parse().unwrap(), purpose, isid, auth, KeyPolicy::default())
+            ..LoginPlan::new(initiator.parse().unwrap(), purpose, isid, auth, KeyPolicy::default())
         };
         let mut login = InitiatorLogin::new(plan, [conn.0.to_be_bytes()[3]; 32]);
         let first = login.start();
@@ -145,6 +154,32 @@ fn the_right_password_opens_a_session_under_the_name_of_its_user() {
     assert!(done.peer_authenticated && done.record_keys.is_none());
     let Some(crate::target::contract::Event::SessionUp(up)) = world.next_event() else { panic!() };
     assert_eq!(up.user.as_deref(), Some("alice"));
+}
+
+#[test]
+fn the_session_limit_of_an_initiator_is_that_of_its_user() {
+    let mut world = world();
+    world.names.sessions_max = Some(2);
+    let mut log_in = |name: &str, user: &str| {
+        let name = alloc::format!("iqn.2026-01.test:{name}");
+        world.names.record = Some(record_of(user));
+        match Attempt::begin_as(&mut world, 1, &name, (user, PASSWORD)).end(&mut world) {
+            Some(InitiatorLoginStep::Complete(_)) => None,
+            Some(InitiatorLoginStep::Refused(status)) => Some(status),
+            step => panic!("{step:?}"),
+        }
+    };
+    for (name, user, refused) in [
+        ("first", "alice", None),
+        ("second", "alice", None),
+        ("third", "alice", Some(Status::OUT_OF_RESOURCES)),
+        // Another user has a limit of its own, also with a name that another user's initiator has claimed.
+        ("first", "bob", None),
+        ("fourth", "bob", None),
+        ("fifth", "bob", Some(Status::OUT_OF_RESOURCES)),
+    ] {
+        assert_eq!(log_in(name, user), refused, "{name} as {user}");
+    }
 }
 
 #[test]

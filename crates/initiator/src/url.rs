@@ -415,7 +415,7 @@ impl fmt::Display for Endpoint {
 /// Writes a URL that a user can paste, without secrets and options.
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.endpoint, self.target, self.lun)
+        write!(f, "{}/{}/{}", self.endpoint, self.target.spelling(), self.lun)
     }
 }
 

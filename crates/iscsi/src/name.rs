@@ -3,9 +3,12 @@
 //! A value of these types is legal by construction: a name from a peer or a file is parsed once and then
 //! trusted, so no later code meets a slash, a newline or an upper-case letter in it.
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
+use core::cmp::Ordering;
 use core::fmt;
+use core::hash::{Hash, Hasher};
 
 /// The longest iSCSI name, in bytes of UTF-8 (RFC 7143 §4.2.7.1).
 pub const MAX_NAME: usize = 223;
@@ -13,8 +16,12 @@ pub const MAX_NAME: usize = 223;
 /// An iSCSI node name in normal form: `iqn.`, `eui.` or `naa.`, lower case, at most [`MAX_NAME`] bytes.
 ///
 /// Two names denote the same node exactly when the values are equal. They are ordered by their bytes.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct IscsiName(String);
+#[derive(Clone)]
+pub struct IscsiName {
+    normal: String,
+    /// The text that was parsed, if it differs.
+    spelling: Option<Box<str>>,
+}
 
 /// The rule that a text breaks, so that it is not an iSCSI name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,7 +77,11 @@ impl IscsiName {
             "naa." => matches!(rest.len(), 16 | 32) && is_hex(rest),
             _ => return Err(BadName::Type),
         };
-        if formed { Ok(Self(name)) } else { Err(BadName::Form) }
+        if !formed {
+            return Err(BadName::Form);
+        }
+        let spelling = (name != text).then(|| text.into());
+        Ok(Self { normal: name, spelling })
     }
 
     /// Parses and normalises a name that need not have the form of the standard, as Linux targets accept it:
@@ -88,12 +99,21 @@ impl IscsiName {
             return Err(BadName::Character);
         }
         let name: String = text.chars().flat_map(char::to_lowercase).collect();
-        if name.len() > MAX_NAME { Err(BadName::Length) } else { Ok(Self(name)) }
+        if name.len() > MAX_NAME {
+            return Err(BadName::Length);
+        }
+        Ok(Self { normal: name, spelling: None })
     }
 
     /// Returns the name as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.normal
+    }
+
+    /// Returns the name as it was written where [`Self::parse`] found it. An initiator sends the name of a
+    /// target like this: some targets compare the bytes of names, against RFC 7143 §4.2.7.2.
+    pub fn spelling(&self) -> &str {
+        self.spelling.as_deref().unwrap_or(&self.normal)
     }
 
     /// Returns the name of the initiator port that uses `isid` (RFC 7143 §4.4.2 b), as a TransportID spells
@@ -103,12 +123,38 @@ impl IscsiName {
         //# The SCSI port name MUST be used in iSCSI.
         //= rfc7143#section-4.4.2
         //# When used in SCSI parameter data, the SCSI port name MUST be encoded as:
-        format!("{},i,0x{isid}", self.0)
+        format!("{},i,0x{isid}", self.normal)
     }
 
     /// Returns the name of the target port that is portal group `group` (RFC 7143 §4.4.2 b).
     pub fn target_port(&self, group: PortalGroupTag) -> String {
-        format!("{},t,0x{:04x}", self.0, group.0)
+        format!("{},t,0x{:04x}", self.normal, group.0)
+    }
+}
+
+impl PartialEq for IscsiName {
+    fn eq(&self, other: &Self) -> bool {
+        self.normal == other.normal
+    }
+}
+
+impl Eq for IscsiName {}
+
+impl PartialOrd for IscsiName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for IscsiName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.normal.cmp(&other.normal)
+    }
+}
+
+impl Hash for IscsiName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.normal.hash(state);
     }
 }
 
@@ -122,13 +168,13 @@ impl core::str::FromStr for IscsiName {
 
 impl fmt::Display for IscsiName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.normal)
     }
 }
 
 impl fmt::Debug for IscsiName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
+        write!(f, "{}", self.normal)
     }
 }
 

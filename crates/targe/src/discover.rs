@@ -100,7 +100,7 @@ fn show(found: &[(&Discovered, Vec<FoundUnit>)]) {
     let mut text = String::new();
     for (target, units) in found {
         let portals: Vec<String> = target.addresses.iter().map(|(address, _)| address.to_string()).collect();
-        text += &format!("{}  {}\n", target.name, portals.join(", "));
+        text += &format!("{}  {}\n", target.name.spelling(), portals.join(", "));
         let mut table = Table::bare();
         for unit in units {
             let size = match (unit.capacity, &unit.trouble) {
@@ -120,7 +120,7 @@ fn as_json(target: &Discovered, unit: &FoundUnit) -> Value {
     let portals: Vec<String> = target.addresses.iter().map(|(address, _)| address.to_string()).collect();
     json!({
         "url": unit.url.to_string(),
-        "target": target.name.as_str(),
+        "target": target.name.spelling(),
         "portals": portals,
         "lun": unit.url.lun,
         "bytes": unit.capacity.map(|capacity| capacity.bytes()),

@@ -38,6 +38,33 @@ fn takes_urls_as_libiscsi_writes_them() {
 }
 
 #[test]
+fn an_ipv6_address_keeps_its_zone() {
+    let host = |name: &str, port| TargetAddress::Host { name: name.to_owned(), port };
+    for (written, expected) in [
+        ("[fe80::a%eth0]", host("fe80::a%eth0", 3260)),
+        ("[fe80::a%25eth0]:99", host("fe80::a%eth0", 99)),
+        ("[fe80::a%2]", host("fe80::a%2", 3260)),
+    ] {
+        let url = Url::parse(&format!("iscsi://{written}/iqn.2001-04.com.example:disk/0")).unwrap();
+        let Transport::Iscsi(portal) = &url.endpoint.transport else { panic!() };
+        assert_eq!(*portal, expected, "{written}");
+        assert_eq!(Url::parse(&url.to_string()).unwrap().endpoint.transport, url.endpoint.transport);
+        assert_eq!(Endpoint::parse(written).unwrap().transport, url.endpoint.transport);
+    }
+    for wrong in ["[fe80::a%]", "[192.0.2.1%eth0]", "[san%eth0]", "[fe80::a%e th0]", "fe80::a%eth0"] {
+        assert!(Url::parse(&format!("iscsi://{wrong}/iqn.2001-04.com.example:disk/0")).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn a_target_is_written_as_it_was_read() {
+    let text = "iscsi://192.0.2.1:3260/iqn.2001-04.com.Example:Disk/0";
+    let url = Url::parse(text).unwrap();
+    assert_eq!(url.to_string(), text);
+    assert_eq!(url.target, Url::parse(&text.to_lowercase()).unwrap().target);
+}
+
+#[test]
 fn says_what_is_wrong_with_a_url() {
     for (text, told) in [
         ("127.0.0.1", "a URL starts with iscsi://"),

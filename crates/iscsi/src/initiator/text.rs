@@ -42,7 +42,7 @@ impl Session {
     /// session is up.
     pub fn send_targets(&mut self, now: Instant, only: Option<&IscsiName>) -> Result<(), SubmitError> {
         let mut text = TextBuilder::new();
-        text.put(Key::SendTargets.name(), only.map_or("All", IscsiName::as_str));
+        text.put(Key::SendTargets.name(), only.map_or("All", IscsiName::spelling));
         self.start_text(now, text, None, Topic::Targets(TargetList::new()))
     }
 

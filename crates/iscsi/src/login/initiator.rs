@@ -197,7 +197,7 @@ impl InitiatorLogin {
                 //# connection.
                 //= rfc7143#section-6.3
                 //# the first Login Request MUST also include the TargetName key=value pair.
-                out.put(Key::TargetName.name(), target.as_str());
+                out.put(Key::TargetName.name(), target.spelling());
             }
         }
         self.ready = true;

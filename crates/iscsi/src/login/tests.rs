@@ -307,6 +307,19 @@ fn started(auth: AuthPlan, path: LoginStages) -> (InitiatorLogin, initiator::Own
     (login, call)
 }
 
+/// Some targets (tgt) compare the bytes of names, and list names with capitals.
+#[test]
+fn a_name_is_sent_as_it_was_discovered() {
+    const LISTED: &str = "iqn.2026-11.com.example:Disk-ONE";
+    let mut list = crate::discovery::TargetList::new();
+    list.add(alloc::format!("TargetName={LISTED}\0TargetAddress=192.0.2.1:3260,1\0").as_bytes()).unwrap();
+    let found = list.finish().unwrap().remove(0).name;
+    assert_eq!(found, name(&LISTED.to_lowercase()), "it denotes the same node");
+    let call = InitiatorLogin::new(plan(Purpose::NewSession(found), AuthPlan::None), entropy(2)).start();
+    let keys: Vec<&[u8]> = call.data.split(|byte| *byte == 0).collect();
+    assert!(keys.contains(&alloc::format!("TargetName={LISTED}").as_bytes()));
+}
+
 /// An answer to every key that the initiator offers, as a target with few features would give it.
 const MODEST: &str = "HeaderDigest=None DataDigest=None MaxConnections=1 InitialR2T=Yes ImmediateData=No \
     MaxBurstLength=512 FirstBurstLength=512 DefaultTime2Wait=2 DefaultTime2Retain=0 MaxOutstandingR2T=1 \

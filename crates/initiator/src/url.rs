@@ -9,6 +9,7 @@
 mod query;
 
 use std::fmt;
+use std::net::Ipv6Addr;
 
 use hyperscsi::pdu::name::GroupName;
 use iscsi::chap::{Algorithms, Credentials, Secret};
@@ -515,6 +516,16 @@ fn portal(text: &str) -> Result<TargetAddress, BadUrl> {
         None => DEFAULT_PORT,
         Some(port) => digits(port).filter(|port| *port != 0).ok_or_else(|| BadUrl::Port(port.to_owned()))?,
     };
+    if let Some((ip, zone)) = host.split_once('%') {
+        let address = ip.strip_prefix('[').and_then(|ip| ip.parse::<Ipv6Addr>().ok()).ok_or_else(wrong)?;
+        // RFC 6874 writes the percent sign as %25.
+        let zone = zone.strip_suffix(']').ok_or_else(wrong)?;
+        let zone = zone.strip_prefix("25").filter(|zone| !zone.is_empty()).unwrap_or(zone);
+        let is_zone = !zone.is_empty() && zone.bytes().all(|byte| byte.is_ascii_graphic());
+        // The system's resolver knows zones.
+        let name = is_zone.then(|| format!("{address}%{zone}")).ok_or_else(wrong)?;
+        return Ok(TargetAddress::Host { name, port: number });
+    }
     let (address, _) = TargetAddress::parse(format!("{host}:{number}").as_bytes()).ok_or_else(wrong)?;
     Ok(address)
 }

@@ -89,7 +89,12 @@ fn tcp(authority: &str, query: Option<&str>) -> Result<ServerAddress, String> {
         None => PORT,
         Some(port) => port.parse().map_err(|_| format!("\"{port}\" is no port"))?,
     };
-    Ok(ServerAddress::Tcp(host.to_owned(), port))
+    // RFC 6874 writes the percent sign of a zone as %25.
+    let host = match host.split_once("%25") {
+        Some((address, zone)) if address.contains(':') && !zone.is_empty() => format!("{address}%{zone}"),
+        _ => host.to_owned(),
+    };
+    Ok(ServerAddress::Tcp(host, port))
 }
 
 fn unix(authority: &str, query: Option<&str>) -> Result<ServerAddress, String> {
@@ -172,6 +177,8 @@ mod tests {
         let unix = |path: &str| ServerAddress::Unix(path.into());
         let table = [
             ("nbd://host", tcp("host", 10_809), "", "nbd://host/"),
+            ("nbd://[fe80::a%eth0]/", tcp("fe80::a%eth0", 10_809), "", "nbd://[fe80::a%eth0]/"),
+            ("nbd://[fe80::a%25eth0]:1/", tcp("fe80::a%eth0", 1), "", "nbd://[fe80::a%eth0]:1/"),
             ("nbd://host:10809/", tcp("host", 10_809), "", "nbd://host/"),
             ("nbd://10.0.0.1:99/a/b", tcp("10.0.0.1", 99), "a/b", "nbd://10.0.0.1:99/a/b"),
             ("nbd://[::1]/x%20y", tcp("::1", 10_809), "x y", "nbd://[::1]/x%20y"),

@@ -40,6 +40,8 @@ pub(crate) fn connect_relay(
     patience: Duration,
 ) -> Result<(Relay, SocketAddr), TlsError> {
     let host = name.trim_start_matches('[').trim_end_matches(']');
+    // No certificate names the zone of an address.
+    let host = host.split_once('%').map_or(host, |(address, _)| address);
     let server = ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Name(name.to_owned()))?;
     let network = TcpStream::connect_timeout(&peer, patience)?;
     let address = network.local_addr()?;

@@ -550,7 +550,12 @@ fn auth(auth: &Auth) -> AuthConfig {
 }
 
 fn address(announced: &Announced) -> TargetAddress {
-    match format!("{announced}").parse() {
+    // The zone of an address has a meaning on this host alone (RFC 4007 §11.2).
+    let host = match announced.host.split_once('%') {
+        Some((ip, _)) => format!("{ip}]"),
+        None => announced.host.clone(),
+    };
+    match format!("{host}:{}", announced.port).parse() {
         Ok(socket) => TargetAddress::Socket(socket),
         Err(_) => TargetAddress::Host { name: announced.host.clone(), port: announced.port },
     }

@@ -25,7 +25,7 @@ fn takes_urls_as_libiscsi_writes_them() {
             "iscsi://san:860/iqn.2001-04.com.example:disk/16383",
             "iscsi://san:860/iqn.2001-04.com.example:disk/16383",
         ),
-        ("iscsi://[::1]:3261/eui.02004567A425678D/7", "iscsi://[::1]:3261/eui.02004567a425678d/7"),
+        ("iscsi://[::1]:3261/eui.02004567A425678D/7", "iscsi://[::1]:3261/eui.02004567A425678D/7"),
         ("iscsi://[fe80::1]/iqn.2001-04.com.example/0/", "iscsi://[fe80::1]:3260/iqn.2001-04.com.example/0"),
         ("iscsi://me@h/iqn.2001-04.com.example%3Ax/1", "iscsi://me@h:3260/iqn.2001-04.com.example:x/1"),
         (

@@ -261,6 +261,8 @@ impl core::fmt::Display for TargetAddress {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Socket(address) => write!(f, "{address}"),
+            // An IPv6 address with the name of its zone.
+            Self::Host { name, port } if name.contains(':') => write!(f, "[{name}]:{port}"),
             Self::Host { name, port } => write!(f, "{name}:{port}"),
         }
     }

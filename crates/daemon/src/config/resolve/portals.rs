@@ -297,7 +297,13 @@ fn unbracketed(text: &str) -> Option<(Ipv6Addr, u16)> {
     Some((ip.parse().ok()?, port.parse().ok()?))
 }
 
+/// Parses a host name or an IP address, with or without a port. An IPv6 address keeps its zone.
 pub(super) fn announced(text: &str, port: u16) -> Option<Announced> {
+    if let Some((ip, zone, rest)) = split_zone(text) {
+        let is_zone = !zone.is_empty() && zone.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'/');
+        let port = if rest.is_empty() { port } else { rest.strip_prefix(':')?.parse().ok()? };
+        return is_zone.then(|| Announced { host: format!("[{ip}%{zone}]"), port });
+    }
     if unbracketed(text).is_some() {
         return None;
     }
@@ -335,6 +341,11 @@ mod tests {
             ("2001:db8::1", Some("[2001:db8::1]:3261")),
             ("[2001:db8::1]", Some("[2001:db8::1]:3261")),
             ("[2001:db8::1]:99", Some("[2001:db8::1]:99")),
+            ("[fe80::a%eth0]:99", Some("[fe80::a%eth0]:99")),
+            ("fe80::a%2", Some("[fe80::a%2]:3261")),
+            ("fe80::a%", None),
+            ("[fe80::a%e/0]", None),
+            ("san%eth0", None),
             ("2001:db8::1:3260", None),
             ("san example", None),
             ("san:port", None),

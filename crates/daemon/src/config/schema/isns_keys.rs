@@ -13,8 +13,8 @@ pub(crate) static ISNS: Section = Section {
             "servers",
             Texts { what: "name servers" },
             Required,
-            "The servers, as `HOST`, `HOST:PORT` or `[IPV6]:PORT`; at most 8. Without a port, 3205. Each gets the \
-             same registration.",
+            "The servers, as `HOST`, `HOST:PORT` or `[IPV6]:PORT`, a link-local address with its zone \
+             (`[fe80::a%eth0]`); at most 8. Without a port, 3205. Each gets the same registration.",
         ),
         key(
             "entity",

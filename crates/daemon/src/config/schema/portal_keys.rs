@@ -21,7 +21,7 @@ pub(crate) static PORTAL: Section = Section {
             Text { len_max: 300 },
             Told("the address that the initiator connected to"),
             "The address that SendTargets names instead, as `HOST`, `HOST:PORT` or `[IPV6]:PORT`: for a daemon behind \
-             a forwarded port.",
+             a forwarded port. SendTargets leaves out the zone of an address.",
         ),
         key(
             "name",

@@ -46,6 +46,10 @@ pub enum TlsError {
     /// The other end closed the connection during the handshake.
     #[error("the other end closed the connection during the TLS handshake")]
     Closed,
+    /// An initiator sent nothing before it closed the connection or time was over, as monitoring does that
+    /// only looks whether a portal listens.
+    #[error("the other end sent nothing")]
+    Silent,
     /// The handshake failed.
     #[error("{}", explain(.0))]
     Handshake(Error),

@@ -57,6 +57,7 @@ pub(crate) struct Handshake {
     /// Received records that TLS has not processed.
     records: Chunk,
     network_ended: bool,
+    has_received: bool,
 }
 
 impl Handshake {
@@ -87,7 +88,15 @@ impl Handshake {
     fn new(tls: Connection, role: Role, secrets: Arc<Secrets>, network: TcpStream) -> Result<Self, TlsError> {
         network.set_nonblocking(true)?;
         network.set_nodelay(true)?;
-        Ok(Self { tls, role, secrets, network, records: Chunk::new(), network_ended: false })
+        Ok(Self {
+            tls,
+            role,
+            secrets,
+            network,
+            records: Chunk::new(),
+            network_ended: false,
+            has_received: false,
+        })
     }
 
     /// Completes the handshake.
@@ -106,6 +115,15 @@ impl Handshake {
         mut self,
         look: impl FnOnce(Option<&CertificateDer<'_>>) -> T,
     ) -> Result<(Relay, T), TlsError> {
+        if let Err(why) = self.negotiate() {
+            let is_silent = self.role == Role::Server && !self.has_received;
+            return Err(if is_silent { TlsError::Silent } else { why });
+        }
+        let seen = look(self.tls.peer_certificates().and_then(<[_]>::first));
+        Ok((self.relay()?, seen))
+    }
+
+    fn negotiate(&mut self) -> Result<(), TlsError> {
         let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
         // The last flight of a server is only sent after its handshake is complete.
         while self.tls.is_handshaking() || self.tls.wants_write() {
@@ -125,8 +143,7 @@ impl Handshake {
                 self.wait_for_network(left)?;
             }
         }
-        let seen = look(self.tls.peer_certificates().and_then(<[_]>::first));
-        Ok((self.relay()?, seen))
+        Ok(())
     }
 
     /// Returns whether a whole record has been received, or one that rustls refuses by its header.
@@ -185,6 +202,7 @@ impl Handshake {
     fn receive_records(&mut self) -> io::Result<()> {
         if !self.network_ended {
             self.network_ended = matches!(self.records.read_from(&mut self.network)?, Taken::End);
+            self.has_received |= !self.records.bytes().is_empty();
         }
         Ok(())
     }
@@ -203,7 +221,7 @@ impl Handshake {
 
     /// Takes the secrets of a complete handshake.
     fn relay(self) -> Result<Relay, TlsError> {
-        let Self { tls, role, secrets, network, records, network_ended } = self;
+        let Self { tls, role, secrets, network, records, network_ended, has_received: _ } = self;
         let layer = record_layer(tls, role, &secrets).map_err(TlsError::Handshake)?;
         Ok(Relay::new(layer, network, records, network_ended))
     }

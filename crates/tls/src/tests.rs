@@ -378,6 +378,10 @@ fn a_peer_without_tls_is_refused_and_delays_nobody() {
     assert_eq!(why.to_string(), "the other end does not speak TLS");
     drop(TcpStream::connect(address).unwrap());
     let why = delivered.recv_timeout(PATIENCE).unwrap().unwrap_err().why;
+    assert!(matches!(why, TlsError::Silent), "{why}");
+    // The begin of a handshake message.
+    TcpStream::connect(address).unwrap().write_all(&[0x16, 3, 1]).unwrap();
+    let why = delivered.recv_timeout(PATIENCE).unwrap().unwrap_err().why;
     assert_eq!(why.to_string(), "the other end closed the connection during the TLS handshake");
     let plain_target = TcpListener::bind("127.0.0.1:0").unwrap();
     let plain_address = plain_target.local_addr().unwrap();

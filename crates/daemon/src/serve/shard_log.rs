@@ -58,6 +58,7 @@ impl ReactorShard {
                             | SessionEnd::LogoutCaused
                             | SessionEnd::LastConnectionClosed
                             | SessionEnd::Reinstated
+                            | SessionEnd::HalfClosed
                             | SessionEnd::Closed
                     ) {
                         crate::info!(

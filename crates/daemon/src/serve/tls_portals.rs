@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use base::state_machine::PortalId;
 use drivers::message_queue::Adoption;
-use tls::{Accepted, MovedRelay, PausedRelays, Portal, PortalPauser, Refused, ServerSettings};
+use tls::{Accepted, MovedRelay, PausedRelays, Portal, PortalPauser, Refused, ServerSettings, TlsError};
 
 use super::reactors::ReactorThread;
 use super::router::Router;
@@ -133,8 +133,12 @@ struct Failures {
 }
 
 impl Failures {
-    /// Returns the line to log, unless one was logged a moment ago.
+    /// Returns the line to log, unless one was logged a moment ago. A connection without a byte is none: whether
+    /// a port listens is often examined like that.
     fn line(&mut self, now: Instant, portal: SocketAddr, refused: &Refused) -> Option<String> {
+        if matches!(refused.why, TlsError::Silent) {
+            return None;
+        }
         if self.logged.is_some_and(|at| now.duration_since(at) < LOG_INTERVAL) {
             self.unlogged += 1;
             return None;
@@ -150,8 +154,6 @@ impl Failures {
 
 #[cfg(test)]
 mod tests {
-    use tls::TlsError;
-
     use super::*;
 
     #[test]
@@ -167,5 +169,12 @@ mod tests {
         let later = format!("{first} (2 more failed since the last such message)");
         assert_eq!(line(1000), Some(later));
         assert_eq!(line(2000).as_deref(), Some(first));
+    }
+
+    #[test]
+    fn a_connection_without_a_byte_is_not_logged() {
+        let refused = Refused { peer: "192.0.2.9:40000".parse().unwrap(), why: TlsError::Silent };
+        let portal = "192.0.2.1:3260".parse().unwrap();
+        assert_eq!(Failures::default().line(Instant::now(), portal, &refused), None);
     }
 }

@@ -28,6 +28,13 @@ pub(super) struct ResolvedLibrary {
     drives: Vec<(UnitIndex, String)>,
 }
 
+impl ResolvedLibrary {
+    /// Returns the units of its drives.
+    pub(super) fn drives(&self) -> impl Iterator<Item = UnitIndex> {
+        self.drives.iter().map(|(unit, _)| *unit)
+    }
+}
+
 /// Checks that a folder holds a library.
 pub(super) fn check(path: &Path, is_read_only: bool) -> Result<(), String> {
     if is_read_only {

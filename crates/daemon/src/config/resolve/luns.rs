@@ -12,7 +12,7 @@ use super::super::library_record::{self, ServedLibrary};
 use super::super::names::check_label;
 use super::super::raw;
 use super::super::resolved::{
-    GroupSet, Identity, LunNumbers, MappedLun, Medium, Naa, UNITS_MAX, Unit, UnitIndex,
+    GroupSet, Identity, LunNumbers, MappedLun, Medium, Naa, Target, UNITS_MAX, Unit, UnitIndex,
 };
 use super::super::source_span::{ConfigReport, Located, SourceSpan, did_you_mean};
 use super::changers::{self, Libraries};
@@ -166,15 +166,35 @@ impl<'a> UnitResolver<'a> {
         TargetLuns { numbers, mapped, tables }
     }
 
-    /// Warns of shared units that no target shows, and returns all units.
-    pub(super) fn finish(self, report: &mut ConfigReport) -> Vec<Unit> {
+    /// Warns of shared units that no target shows, and returns the other units, without gaps in the indices that
+    /// the targets have. A unit that no target shows is not served, and has no identity.
+    pub(super) fn finish(self, targets: &mut [Target], report: &mut ConfigReport) -> Vec<Unit> {
         self.promises.warn(report);
+        let mut unused = BTreeSet::new();
         for (name, shared) in &self.shared {
             if !shared.used {
                 report.warn(&shared.span, format!("no target exports lun \"{name}\""));
+                let library = shared.unit.and_then(|unit| self.libraries.get(&unit));
+                unused
+                    .extend(shared.unit.into_iter().chain(library.into_iter().flat_map(|all| all.drives())));
             }
         }
-        self.units
+        let mut next = 0;
+        let moved: Vec<usize> = (0..self.units.len())
+            .map(|index| {
+                let moved = next;
+                next += usize::from(!unused.contains(&UnitIndex(index)));
+                moved
+            })
+            .collect();
+        for target in targets {
+            let restricted = target.acl.iter_mut().flatten().flat_map(|entry| &mut entry.luns);
+            for lun in target.luns.iter_mut().chain(restricted) {
+                lun.unit = UnitIndex(moved.get(lun.unit.0).copied().unwrap_or(lun.unit.0));
+            }
+        }
+        let units = (0..).map(UnitIndex).zip(self.units);
+        units.filter(|(index, _)| !unused.contains(index)).map(|(_, unit)| unit).collect()
     }
 
     fn own_unit(

@@ -108,6 +108,29 @@ fn a_shared_library_brings_its_drives() {
 }
 
 #[test]
+fn what_no_target_exports_is_not_served() {
+    let scratch = Scratch::new();
+    library(&scratch, "lib");
+    let shared = "[[lun]]\nname = \"lib\"\ntype = \"changer\"\npath = \"lib\"\n\
+                  [[lun]]\nname = \"x\"\ntype = \"ram\"\nsize = \"1M\"";
+    let lun = "{ share = \"x\", lun = 4 }, { type = \"ram\", size = \"2M\", lun = 5 }";
+    let acl =
+        "\n[[target.acl]]\ninitiators = [\"iqn.2001-04.com.example:host\"]\nluns = [{ lun = 4, as = 0 }]";
+    let loaded = scratch.load(&(with_luns(shared, lun) + acl)).unwrap();
+    assert!(loaded.report.to_string().contains("no target exports lun \"lib\""));
+    let config = loaded.config;
+    let labels: Vec<&str> = config.units.iter().map(|unit| &*unit.label).collect();
+    assert_eq!(labels.len(), 2, "{labels:?}");
+    let of = |lun: &MappedLun| (lun.lun, labels[lun.unit.0]);
+    let target = &config.targets[0];
+    assert_eq!(
+        target.luns.iter().map(of).collect::<Vec<_>>(),
+        [(4, "x"), (5, "iqn.2001-04.com.example:a/5")]
+    );
+    assert_eq!(target.acl.as_ref().unwrap()[0].luns.iter().map(of).collect::<Vec<_>>(), [(0, "x")]);
+}
+
+#[test]
 fn numbers_that_drives_cannot_have_are_mistakes() {
     let scratch = Scratch::new();
     library(&scratch, "lib");

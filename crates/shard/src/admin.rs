@@ -334,8 +334,12 @@ impl Shard {
     pub fn apply(&mut self, now: Instant, mut config: ShardConfig) {
         config.sort();
         self.transports.iscsi.set_session_limits(now, self.limits, config.session_limits());
+        let moved = self.moved_portals(&config);
         self.config = config;
         self.update_target_ports();
+        for (target, from, to) in moved {
+            self.target.portal_moved(target, from, to);
+        }
         let ids: Vec<_> = self.target.nexuses().map(|(id, _)| id).collect();
         for id in ids {
             let Some(entry) = self.target.nexus(id) else { continue };

@@ -81,6 +81,18 @@ impl Shard {
         self.target.set_target_ports(ports.collect());
     }
 
+    /// Returns the portals that belong to another target port in a new configuration: their targets, their
+    /// ports until now and their new ones.
+    pub(crate) fn moved_portals(&self, new: &ShardConfig) -> Vec<(TargetNumber, RelativePort, RelativePort)> {
+        let of_target = |target: &TargetConfig| {
+            let old = self.config.target(target.id)?;
+            let ports = target.ports.iter().map(|(portal, port)| (old.port_at(*portal), *port));
+            let moved = ports.filter_map(|(was, port)| Some((was.filter(|was| *was != port)?, port)));
+            Some(moved.map(|(was, port)| (TargetNumber(target.id.0), was, port)).collect::<Vec<_>>())
+        };
+        new.targets.iter().filter_map(of_target).flatten().collect()
+    }
+
     /// Returns the names of the target ports through which the initiator of an I_T nexus has to log out
     /// before a withheld LUN leads it to a disk again.
     pub(crate) fn claims_on(&self, id: NexusId, lun: u16) -> Vec<TargetPortName> {

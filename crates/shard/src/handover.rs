@@ -282,7 +282,9 @@ impl Shard {
         for (session, conns) in sessions.iter().zip(connections) {
             nexuses.push(self.resume_session(now, session, conns)?);
         }
+        self.target.set_resuming(true);
         self.process_pending(now);
+        self.target.set_resuming(false);
         // To the operator these sessions are not new.
         self.notices.truncate(told);
         for (id, session) in nexuses.iter().zip(sessions) {

@@ -14,8 +14,10 @@
 //! which no longer concerns the target ports through which the initiator has logged out. It still holds for
 //! all other ones, because the initiator may continue a lost session when the portal is back. What it has
 //! used since then counts for such a session, too, if a target port of that is gone as well: the portal may
-//! have got another tag, or its former one again. The former record has the LUNs of both then, and a LUN
-//! under which they differ leads to no disk.
+//! have got another tag, or its former one again. The same holds if the initiator has continued a session
+//! with the former record through a target port that is gone now, or if the portal of a session has got another
+//! tag: the initiator may continue the session through a target port through which it had logged out. The former record has the LUNs of both then, and a LUN
+//! under which they differ leads to no disk. The logout from such a session ends the doubt.
 
 mod lost;
 
@@ -47,6 +49,11 @@ pub struct NexusBindings {
     /// The target ports that a former record does not concern, because the initiator has logged out through
     /// them; `None` if the record is no former one.
     pub released_ports: Option<Vec<RelativePort>>,
+    /// The target ports through which the initiator has continued a session with a former record.
+    pub rejoined_ports: Vec<RelativePort>,
+    /// The target ports to which portals have moved through which the initiator may have a session, of a
+    /// former record.
+    pub moved_ports: Vec<RelativePort>,
     /// Whether it is not known which LUNs the I_T nexus has used. Every LUN that is not in `luns` leads it to
     /// no disk then.
     pub is_sealed: bool,
@@ -93,6 +100,8 @@ pub(crate) struct Bindings {
     nexuses: BTreeMap<NexusName, Bound>,
     /// The former records.
     former: BTreeMap<NexusName, Bound>,
+    /// Whether the sessions that begin are those that another process hands over.
+    is_resuming: bool,
     lost: LostRecords,
     /// How many records were forgotten because there were too many without a session.
     evictions: u64,
@@ -113,6 +122,11 @@ struct Bound {
     ports: BTreeMap<RelativePort, usize>,
     /// The target ports whose latest session ended with the initiator's own logout.
     released: BTreeSet<RelativePort>,
+    /// The target ports through which the initiator has continued a session since the record is a former one.
+    rejoined: BTreeSet<RelativePort>,
+    /// The target ports through which the initiator may continue a session of this record or of the present
+    /// one, since a portal has moved there.
+    moved: BTreeSet<RelativePort>,
     /// Since when it has no session.
     lost_at: Option<Loss>,
 }
@@ -155,6 +169,8 @@ impl Bound {
             realm: name.realm.as_deref().map(Into::into),
             target_ports: self.ports.keys().copied().collect(),
             released_ports: is_former.then(|| self.released.iter().copied().collect()),
+            rejoined_ports: self.rejoined.iter().copied().collect(),
+            moved_ports: self.moved.iter().copied().collect(),
             is_sealed: self.is_sealed,
             luns: self.luns.iter().map(|(number, disk)| (*number, *disk)).collect(),
             lost_for: self.lost_at.map(|loss| now.since(loss.since).saturating_add(loss.before)),
@@ -166,15 +182,27 @@ impl Bound {
         self.agree_on_luns(&other.luns, other.is_sealed);
         self.ports.extend(other.ports);
         self.released.retain(|port| other.released.contains(port));
+        self.rejoined.extend(other.rejoined);
+        self.moved.extend(other.moved);
     }
 
-    /// Adds the LUNs of another record. A LUN under which the two have different disks leads to none.
+    /// Adds the LUNs of another record. A LUN under which the two have different disks leads to none, and so
+    /// does one that a sealed record does not have: it may have led to any disk.
     fn agree_on_luns(&mut self, luns: &BTreeMap<u16, DiskId>, is_sealed: bool) {
+        let was_sealed = self.is_sealed;
+        if is_sealed {
+            self.luns.retain(|number, _| luns.contains_key(number));
+        }
         self.is_sealed |= is_sealed;
         for (number, disk) in luns {
-            if *self.luns.entry(*number).or_insert(*disk) != *disk {
-                self.luns.remove(number);
-                self.is_sealed = true;
+            match self.luns.entry(*number) {
+                Entry::Vacant(_) if was_sealed => {}
+                Entry::Vacant(free) => _ = free.insert(*disk),
+                Entry::Occupied(known) if known.get() == disk => {}
+                Entry::Occupied(known) => {
+                    known.remove();
+                    self.is_sealed = true;
+                }
             }
         }
     }
@@ -191,6 +219,8 @@ impl Bound {
         }
         self.ports.extend(older.ports);
         self.released.retain(|port| older.released.contains(port));
+        self.rejoined.extend(older.rejoined);
+        self.moved.extend(older.moved);
     }
 }
 
@@ -198,6 +228,24 @@ impl Bindings {
     /// Replaces the ports of all targets. Claims of other ports end nothing and prevent nothing.
     pub(crate) fn set_target_ports(&mut self, ports: BTreeMap<TargetNumber, BTreeSet<RelativePort>>) {
         self.target_ports = ports;
+    }
+
+    /// Records that a portal of a target belongs to another target port than before. An initiator that had a
+    /// session through it may continue it through the new one.
+    pub(crate) fn portal_moved(&mut self, target: TargetNumber, from: RelativePort, to: RelativePort) {
+        for (name, former) in self.former.iter_mut().filter(|(name, _)| name.target == target) {
+            let present = self.nexuses.get(name);
+            let is_used = former.ports.contains_key(&from)
+                || former.moved.contains(&from)
+                || present.is_some_and(|bound| bound.ports.contains_key(&from));
+            self.changes += u64::from(is_used && former.moved.insert(to));
+        }
+    }
+
+    /// Sets whether the sessions that begin are those that another process hands over. Each goes on as it was,
+    /// so none of them is in doubt.
+    pub(crate) const fn set_resuming(&mut self, is_resuming: bool) {
+        self.is_resuming = is_resuming;
     }
 
     /// Returns whether a target has a port.
@@ -221,7 +269,7 @@ impl Bindings {
             self.session_changes += 1;
         }
         if let Some(former) = self.former.get_mut(name).filter(|former| former.concerns(port)) {
-            self.changes += u64::from(!former.ports.contains_key(&port));
+            self.changes += u64::from(former.rejoined.insert(port));
             *former.ports.entry(port).or_default() += 1;
             if let Some(loss) = former.lost_at.take() {
                 self.lost.remove(loss.key);
@@ -230,17 +278,38 @@ impl Bindings {
     }
 
     /// Adds what an I_T nexus has used since its former record to this record, if nothing shows which of both
-    /// its first session with a target port continues: the former record concerns this port, and the
-    /// initiator cannot continue all sessions of the present record where it lost them.
+    /// its next session with a target port continues. That is so in three cases:
+    /// - The former record concerns this port, this is the first session with it, and the initiator cannot
+    ///   continue all sessions of the present record where it lost them.
+    /// - The former record does not concern this port, and the initiator cannot continue all sessions of the
+    ///   former record where it lost them.
+    /// - A portal through which it had a session has moved to this port.
     fn unite_if_unclear(&mut self, name: &NexusName, port: RelativePort) {
+        if self.is_resuming {
+            return;
+        }
         let is_gone = |claimed: &RelativePort| !self.has_port(name.target, *claimed);
-        let present = self.nexuses.get(name).filter(|bound| !bound.ports.contains_key(&port));
-        let Some(present) = present.filter(|bound| bound.ports.keys().any(is_gone)) else { return };
-        let Some(former) = self.former.get_mut(name).filter(|former| former.concerns(port)) else { return };
-        former.agree_on_luns(&present.luns, present.is_sealed);
+        let Some(former) = self.former.get(name) else { return };
+        let present = self.nexuses.get(name);
+        let has_moved = former.moved.contains(&port);
+        let is_unclear = if has_moved {
+            true
+        } else if former.concerns(port) {
+            present.is_some_and(|bound| !bound.ports.contains_key(&port) && bound.ports.keys().any(is_gone))
+        } else {
+            former.rejoined.iter().filter(|rejoined| former.ports.contains_key(rejoined)).any(is_gone)
+        };
+        let Some(former) = self.former.get_mut(name).filter(|_| is_unclear) else { return };
+        if let Some(present) = present {
+            former.agree_on_luns(&present.luns, present.is_sealed);
+        }
+        former.moved.remove(&port);
         // The session may be continued through any other port later. Only sessions that live are known to be
         // later ones.
-        former.released.retain(|released| present.ports.get(released).is_some_and(|sessions| *sessions > 0));
+        former.released.retain(|released| {
+            let is_live = |bound: &Bound| bound.ports.get(released).is_some_and(|sessions| *sessions > 0);
+            *released != port && present.is_some_and(is_live)
+        });
         self.changes += 1;
     }
 
@@ -306,6 +375,7 @@ impl Bindings {
         port: RelativePort,
         is_released: bool,
     ) {
+        let ports = self.target_ports.get(&name.target);
         let Some(former) = self.former.get_mut(name).filter(|former| former.concerns(port)) else { return };
         if let Some(sessions) = former.ports.get_mut(&port) {
             *sessions = sessions.saturating_sub(1);
@@ -313,6 +383,10 @@ impl Bindings {
         if is_released {
             former.ports.remove(&port);
             former.released.insert(port);
+            // A port that is gone needs no logout of its own.
+            former.rejoined.retain(|port| ports.is_none_or(|ports| ports.contains(port)));
+            former.rejoined.remove(&port);
+            former.moved.remove(&port);
             self.changes += 1;
         }
         if former.ports.is_empty() {
@@ -448,7 +522,16 @@ impl Bindings {
     /// shows which of them the host has open.
     pub(crate) fn restore(&mut self, now: Instant, saved: NexusBindings) {
         let name = saved.name();
-        let NexusBindings { target_ports, released_ports, is_sealed, luns, lost_for, .. } = saved;
+        let NexusBindings {
+            target_ports,
+            released_ports,
+            rejoined_ports,
+            moved_ports,
+            is_sealed,
+            luns,
+            lost_for,
+            ..
+        } = saved;
         let (records, kind) = match &released_ports {
             None => (&self.nexuses, RecordKind::Present),
             Some(_) => (&self.former, RecordKind::Former),
@@ -456,7 +539,8 @@ impl Bindings {
         let luns = luns.into_iter().collect();
         let ports = target_ports.into_iter().map(|port| (port, 0)).collect();
         let released = released_ports.into_iter().flatten().collect();
-        let mut bound = Bound { luns, is_sealed, ports, released, lost_at: None };
+        let (rejoined, moved) = (rejoined_ports.into_iter().collect(), moved_ports.into_iter().collect());
+        let mut bound = Bound { luns, is_sealed, ports, released, rejoined, moved, lost_at: None };
         if !bound.has_bindings() || records.get(&name).is_some_and(Bound::has_session) {
             return;
         }

@@ -178,6 +178,16 @@ impl Target {
         self.bindings.set_target_ports(ports);
     }
 
+    /// Records that a portal of a target belongs to another target port than before.
+    pub fn portal_moved(&mut self, target: TargetNumber, from: RelativePort, to: RelativePort) {
+        self.bindings.portal_moved(target, from, to);
+    }
+
+    /// Sets whether the sessions that begin are those that another process hands over.
+    pub const fn set_resuming(&mut self, is_resuming: bool) {
+        self.bindings.set_resuming(is_resuming);
+    }
+
     /// Returns the target ports through which the initiator of an I_T nexus has to log out before a withheld
     /// LUN leads it to a disk again.
     pub fn claims_on(&self, id: NexusId, lun: u16) -> Vec<RelativePort> {

@@ -54,18 +54,25 @@ class Command:
 
 class Record:
     """The disks that an initiator port has opened, and through which portal groups it may still use them: `groups` are those without a logout
-    of its own, `released` those with one. Where two records differ, `is_sealed` bars every LUN that is not in `luns`."""
+    of its own, `released` those with one. Where two records differ, `is_sealed` bars every LUN that is not in `luns`. `rejoined` are groups
+    through which it has continued a session with a former record."""
 
     def __init__(self):
-        self.luns, self.groups, self.released, self.is_sealed = {}, set(), set(), False
+        self.luns, self.groups, self.released, self.rejoined, self.is_sealed = {}, set(), set(), set(), False
 
     def leads_to(self, lun, disk):
         return self.luns.get(lun, None if self.is_sealed else disk) == disk
 
     def unite(self, other):
-        """Adds the LUNs of another record: one under which they differ leads nowhere."""
+        """Adds the LUNs of another record: one under which they differ leads nowhere, and neither does one that a sealed record lacks."""
+        was_sealed = self.is_sealed
+        if other.is_sealed:
+            self.luns = {lun: disk for lun, disk in self.luns.items() if lun in other.luns}
         for lun, disk in other.luns.items():
-            if self.luns.setdefault(lun, disk) != disk:
+            if lun not in self.luns:
+                if not was_sealed:
+                    self.luns[lun] = disk
+            elif self.luns[lun] != disk:
                 del self.luns[lun]
                 self.is_sealed = True
         self.is_sealed |= other.is_sealed
@@ -115,14 +122,21 @@ class Host:
 
     def begin(self, group):
         """A session through a portal group, the only one that the target has. What it continues is not clear where the host was logged in
-        through others, before and after its last logout."""
+        through others, before and after its last logout, or where it has continued a session through another one with the former record."""
         self.group = group
         former = self.concerned()
-        if former and group not in self.present.groups and self.present.groups:
+        if former:
+            is_unclear = group not in self.present.groups and self.present.groups
+        else:
+            is_unclear = self.former and self.former.rejoined - {group}
+        if is_unclear:
+            former = self.former
             former.unite(self.present)
             former.released = set()
         for record in filter(None, (self.present, former)):
             record.groups.add(group)
+        if former:
+            former.rejoined.add(group)
         self.present.released.discard(group)
 
     def finish(self):
@@ -131,6 +145,7 @@ class Host:
         if former := self.concerned():
             former.groups.discard(group)
             former.released.add(group)
+            former.rejoined = set()
             if not former.groups:
                 self.former = None
         present, self.present = self.present, Record()
@@ -142,6 +157,7 @@ class Host:
                 present.luns = {} if present.is_sealed else present.luns
                 present.groups |= self.former.groups
                 present.released &= self.former.released
+                present.rejoined |= self.former.rejoined
             self.former = present
 
     def log_in(self, port, iqn, user, group=1):

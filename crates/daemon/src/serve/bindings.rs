@@ -48,6 +48,10 @@ pub(super) struct SavedNexus {
     target_ports: Vec<u16>,
     /// The relative identifiers of other target ports, as in [`NexusBindings::released_ports`].
     released_ports: Option<Vec<u16>>,
+    /// Some of the target ports, as in [`NexusBindings::rejoined_ports`].
+    rejoined_ports: Vec<u16>,
+    /// Other target ports, as in [`NexusBindings::moved_ports`].
+    moved_ports: Vec<u16>,
     /// Whether it is not known which LUNs the port has used.
     is_sealed: bool,
     luns: Vec<(u16, DiskName)>,
@@ -153,6 +157,8 @@ impl BindingStore {
                 realm: saved.group.clone(),
                 target_ports: ports_of(&saved.target_ports),
                 released_ports: saved.released_ports.as_deref().map(ports_of),
+                rejoined_ports: ports_of(&saved.rejoined_ports),
+                moved_ports: ports_of(&saved.moved_ports),
                 is_sealed: saved.is_sealed,
                 luns: luns.collect(),
                 lost_for: lost_for(saved.lost_at, now),
@@ -215,6 +221,8 @@ impl BindingStore {
                 group: nexus.realm,
                 target_ports: nexus.target_ports.iter().map(|port| port.0).collect(),
                 released_ports: nexus.released_ports.map(|ports| ports.iter().map(|port| port.0).collect()),
+                rejoined_ports: nexus.rejoined_ports.iter().map(|port| port.0).collect(),
+                moved_ports: nexus.moved_ports.iter().map(|port| port.0).collect(),
                 is_sealed: nexus.is_sealed,
                 luns: luns.collect(),
                 lost_at: nexus.lost_for.map(|span| now.saturating_sub(span.as_secs())),

@@ -14,7 +14,7 @@ use scsi::transport_id::TransportId;
 use security::Level;
 use shard::admin::ShardEvent;
 use shard::config::{InitiatorEntry, Portal, ShardConfig, TargetPortName};
-use shard::handover::ShardState;
+use shard::handover::{ResumeError, ShardState};
 use shard::shard::Shard;
 use target::bindings::{Forgotten, NexusBindings};
 use target::nexus::TargetNumber;
@@ -239,20 +239,26 @@ const DISKS: u32 = 3;
 
 /// Returns a configuration with two portals, each a portal group of its own, and LUN 0 on a disk, if on any.
 fn two_portals(served: [bool; 2], disk: Option<u32>) -> ShardConfig {
+    tagged_portals([1, 2], served, disk)
+}
+
+/// Returns a configuration with two portals that have these tags, and LUN 0 on a disk, if on any.
+fn tagged_portals(tags: [u16; 2], served: [bool; 2], disk: Option<u32>) -> ShardConfig {
     let luns: Vec<(u16, u32)> = disk.map(|disk| (0, disk)).into_iter().collect();
     let mut config = config(&luns, vec![]);
     let ids = || (0..2_u16).filter(|id| served[usize::from(*id)]);
     config.portals = ids()
         .map(|id| Portal {
             id: PortalId(id.into()),
-            group: PortalGroupTag(id + 1),
+            group: PortalGroupTag(tags[usize::from(id)]),
             bound: None,
             announced: None,
             tls: false,
             certificates: None,
         })
         .collect();
-    config.targets[0].ports = ids().map(|id| (PortalId(id.into()), RelativePort(id + 1))).collect();
+    config.targets[0].ports =
+        ids().map(|id| (PortalId(id.into()), RelativePort(tags[usize::from(id)]))).collect();
     config
 }
 
@@ -276,20 +282,25 @@ fn login_at(world: &mut World, portal: usize) -> Option<Initiator> {
     Initiator::try_login(world, ALICE, 1).ok()
 }
 
-/// A path of the host: what it is connected with, and the disk that it has opened.
+/// A path of the host: what it is connected with, the disk that it has opened, and the tag of the portal group
+/// of its latest session.
 #[derive(Default)]
 struct Path {
     session: Option<Initiator>,
     opened: Option<usize>,
+    tag: u16,
 }
 
-/// A host that keeps its disk open whatever the target does, and closes it only before its own logout.
+/// A host that keeps its disk open whatever the target does, and closes it only before its own logout. Both paths
+/// have one initiator port, so a session takes the place of another one of the same portal group, and the host
+/// ends both by one logout (RFC 7143 §4.4.3, the ISID rule).
 struct History {
     world: World,
     keepers: Vec<Keeper>,
     rng: Rng,
     paths: [Path; 2],
     served: [bool; 2],
+    tags: [u16; 2],
     disk: Option<u32>,
     admitted: bool,
     writes: u64,
@@ -307,6 +318,7 @@ impl History {
             rng: Rng::from_seed(seed),
             paths: Default::default(),
             served: [true; 2],
+            tags: [1, 2],
             disk: Some(0),
             admitted: true,
             writes: 0,
@@ -315,7 +327,7 @@ impl History {
     }
 
     fn config(&self) -> ShardConfig {
-        let mut config = two_portals(self.served, self.disk);
+        let mut config = tagged_portals(self.tags, self.served, self.disk);
         if !self.admitted {
             let only =
                 InitiatorEntry { pattern: BOB.into(), luns: None, auth: None, quota: Default::default() };
@@ -366,11 +378,37 @@ impl History {
     fn reload(&mut self) {
         let config = self.config();
         apply(&mut self.world, config);
+        self.close_paths();
+    }
+
+    /// Closes the sessions whose connections the target has closed.
+    fn close_paths(&mut self) {
         for path in &mut self.paths {
             if path.session.as_ref().is_some_and(|session| !self.world.is_open(session.conn)) {
                 path.session = None;
             }
         }
+    }
+
+    fn login(&mut self, at: usize) {
+        self.paths[at].session = login_at(&mut self.world, at);
+        if self.paths[at].session.is_some() {
+            self.paths[at].tag = self.tags[at];
+        }
+        self.close_paths();
+    }
+
+    /// Logs out by the host's own decision. It closes what it has opened through this portal group before, also
+    /// through a portal that belongs to the group since.
+    fn logout(&mut self, at: usize) {
+        let Some(mut session) = self.paths[at].session.take() else { return };
+        let tag = self.tags[at];
+        for (path, now) in self.paths.iter_mut().zip(self.tags) {
+            if [path.tag, now].contains(&tag) {
+                path.opened = None;
+            }
+        }
+        logout(&mut self.world, &mut session);
     }
 
     /// Returns the shard of the next process, with the saved bindings.
@@ -417,7 +455,20 @@ impl History {
             };
             next.taken_over(self.world.now, *conn, &arrival);
         }
-        next.resume(self.world.now, &state, &exported.connections).unwrap();
+        let is_one_group = self.tags[0] == self.tags[1];
+        match next.resume(self.world.now, &state, &exported.connections) {
+            Ok(()) => {}
+            // The session began before its portal got the tag of another group, or its portal is gone and its
+            // group is not: this process goes on.
+            Err(why) => {
+                let is_gone = is_one_group && self.served != [true; 2];
+                let is_expected = matches!(why, ResumeError::PortalGroup(_))
+                    || is_gone && matches!(why, ResumeError::Refused(_));
+                assert!(is_expected, "{why}");
+                self.world.shard.thaw(self.world.now);
+                return self.world.drain();
+            }
+        }
         next.thaw(self.world.now);
         self.world.shard = next;
         self.world.drain();
@@ -430,10 +481,8 @@ impl History {
 
     fn step(&mut self) {
         let at = usize::try_from(self.rng.below(2)).unwrap();
-        match self.rng.below(16) {
-            0..=4 if self.paths[at].session.is_none() => {
-                self.paths[at].session = login_at(&mut self.world, at);
-            }
+        match self.rng.below(17) {
+            0..=4 if self.paths[at].session.is_none() => self.login(at),
             5 => {
                 if let Some(session) = self.paths[at].session.take() {
                     self.world.cut(session.conn);
@@ -456,14 +505,14 @@ impl History {
                 self.admitted = !self.admitted;
                 self.reload();
             }
-            12 => {
-                if let Some(mut session) = self.paths[at].session.take() {
-                    self.paths[at].opened = None;
-                    logout(&mut self.world, &mut session);
-                }
-            }
+            12 => self.logout(at),
             13 => self.restart(),
             14 => self.upgrade(),
+            // The portal groups merge, or are two again. Nothing shows where the portal was before that was away.
+            15 if self.served[1] => {
+                self.tags[1] = 3 - self.tags[1];
+                self.reload();
+            }
             _ => {}
         }
         (0..2).for_each(|at| self.write(at));

@@ -173,6 +173,25 @@ fn a_session_that_continues_either_of_two_records_finds_no_disk_where_they_diffe
 }
 
 #[test]
+fn a_lun_that_led_to_either_of_two_disks_leads_to_none_of_them_later() {
+    const PORTS: [RelativePort; 3] = [RelativePort(3), RelativePort(4), RelativePort(5)];
+    let mut bindings = lost_through_the_other_port();
+    bindings.has_ports(&[PORT]);
+    bindings.ended(&name(1), true);
+    bindings.begins(&name(1));
+    bindings.bind(&name(1), 0, DiskId(8));
+    bindings.ended(&name(1), false);
+    // The tag of the only portal changes again and again, and the session is lost each time.
+    for port in PORTS {
+        bindings.has_ports(&[port]);
+        bindings.session_begins(&name(1), port);
+        assert_eq!(bindings.disk_of(&name(1), port, 0), Some(DiskId::UNKNOWN), "7 or 8");
+        bindings.session_ended(Instant(0), &name(1), port, false);
+        bindings = bindings.restarted();
+    }
+}
+
+#[test]
 fn a_session_that_lives_keeps_its_disk_when_another_one_is_unclear() {
     const THIRD_PORT: RelativePort = RelativePort(3);
     const NEW_PORT: RelativePort = RelativePort(4);
@@ -223,6 +242,74 @@ fn a_former_record_that_a_session_uses_outlives_the_port_that_it_waits_for() {
     assert_eq!(bindings.disk_of(&name(1), NEW_PORT, 0), Some(DiskId(7)));
     bindings.session_ended(Instant(0), &name(1), NEW_PORT, true);
     assert!(bindings.former.is_empty() && bindings.nexuses.is_empty());
+}
+
+#[test]
+fn a_session_that_a_former_record_led_finds_its_disk_or_none_through_a_port_that_was_logged_out_of() {
+    for is_restarted in [false, true] {
+        let mut bindings = lost_through_the_other_port();
+        bindings.has_ports(&[PORT]);
+        bindings.ended(&name(1), true);
+        bindings.begins(&name(1));
+        bindings.bind(&name(1), 0, DiskId(8));
+        bindings.bind(&name(1), 1, DiskId(9));
+        // The other port is back, and the host continues its session there. Then its portal gets the tag of the
+        // first one.
+        bindings.has_ports(&[PORT, OTHER_PORT]);
+        bindings.session_begins(&name(1), OTHER_PORT);
+        assert_eq!(bindings.disk_of(&name(1), OTHER_PORT, 0), Some(DiskId(7)));
+        bindings.session_ended(Instant(0), &name(1), OTHER_PORT, false);
+        bindings.has_ports(&[PORT]);
+        assert_eq!(bindings.disk_of(&name(1), PORT, 0), Some(DiskId(8)), "this session lives");
+        if is_restarted {
+            // The session is handed over, which makes nothing unclear.
+            bindings = bindings.restarted();
+            bindings.set_resuming(true);
+            bindings.begins(&name(1));
+            bindings.set_resuming(false);
+            assert_eq!(bindings.disk_of(&name(1), PORT, 0), Some(DiskId(8)));
+        }
+        // A session of the same initiator port takes the place of the one that lives.
+        bindings.begins(&name(1));
+        bindings.ended(&name(1), false);
+        assert_eq!(bindings.disk_of(&name(1), PORT, 0), Some(DiskId::UNKNOWN), "7 or 8");
+        bindings.ended(&name(1), false);
+        bindings.begins(&name(1));
+        assert_eq!(bindings.disk_of(&name(1), PORT, 0), Some(DiskId::UNKNOWN), "7 or 8");
+        // Its logout ends the doubt.
+        bindings.ended(&name(1), true);
+        bindings.begins(&name(1));
+        assert_eq!(bindings.disk_of(&name(1), PORT, 0), None);
+        bindings.bind(&name(1), 0, DiskId(8));
+        bindings.ended(&name(1), false);
+        bindings.begins(&name(1));
+        assert_eq!(bindings.disk_of(&name(1), PORT, 0), Some(DiskId(8)));
+    }
+}
+
+#[test]
+fn a_session_whose_portal_moves_to_a_port_that_was_logged_out_of_finds_its_disk_or_none() {
+    for is_restarted in [false, true] {
+        let mut bindings = lost_through_the_other_port();
+        bindings.has_ports(&[PORT]);
+        bindings.ended(&name(1), true);
+        // The former record leads a session through the other port, which is lost again. Its portal gets the tag of
+        // the first one, and the target keeps the other port by another portal.
+        bindings.has_ports(&[PORT, OTHER_PORT]);
+        bindings.session_begins(&name(1), OTHER_PORT);
+        bindings.session_ended(Instant(0), &name(1), OTHER_PORT, false);
+        bindings.portal_moved(TargetNumber(1), OTHER_PORT, PORT);
+        assert_eq!(bindings.restarted().disk_of(&name(1), PORT, 0), None, "a portal of another target");
+        bindings.portal_moved(TargetNumber(0), OTHER_PORT, PORT);
+        if is_restarted {
+            bindings = bindings.restarted();
+        }
+        bindings.begins(&name(1));
+        assert_eq!(bindings.disk_of(&name(1), PORT, 0), Some(DiskId(7)));
+        bindings.ended(&name(1), true);
+        bindings.begins(&name(1));
+        assert_eq!(bindings.disk_of(&name(1), PORT, 0), None);
+    }
 }
 
 #[test]
@@ -303,6 +390,8 @@ fn bindings_with_unknown_target_ports_fall_with_one_logout() {
             realm: None,
             target_ports: Vec::new(),
             released_ports: None,
+            rejoined_ports: Vec::new(),
+            moved_ports: Vec::new(),
             is_sealed: false,
             luns,
             lost_for: None,
@@ -327,6 +416,8 @@ fn a_sealed_nexus_finds_no_disk_until_it_logs_out() {
             realm: None,
             target_ports: Vec::new(),
             released_ports: None,
+            rejoined_ports: Vec::new(),
+            moved_ports: Vec::new(),
             is_sealed: true,
             luns: Vec::new(),
             lost_for: None,
@@ -495,6 +586,8 @@ fn two_records_of_one_nexus_that_disagree_lead_to_no_disk() {
         realm: None,
         target_ports: alloc::vec![PORT],
         released_ports: None,
+        rejoined_ports: Vec::new(),
+        moved_ports: Vec::new(),
         is_sealed: false,
         luns: luns.iter().map(|(number, disk)| (*number, DiskId(*disk))).collect(),
         lost_for: Some(Duration::from_secs(lost_s)),

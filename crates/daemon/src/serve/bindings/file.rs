@@ -11,8 +11,9 @@
 //! A line has the target, the initiator port as a hexadecimal TransportID, a word with five parts, and for
 //! each LUN its disk: the world-wide name, the block length, and whether it is encrypted. The five parts are
 //! `iscsi` or the HyperSCSI group; the relative identifiers of the target ports (`-` if they are not known),
-//! in a former record with `!` and those that the record does not concern, and with `*` if the LUNs are not
-//! known; when the initiator port lost its last session, in seconds since 1970 (`-` if it has one, or if that
+//! in a former record with `!` and those that the record does not concern, with `~` and those to which portals
+//! have moved, and with `+` after those through which the initiator has continued a session with it, and with
+//! `*` if the LUNs are not known; when the initiator port lost its last session, in seconds since 1970 (`-` if it has one, or if that
 //! is not known); a checksum of what says whose the record is; and a checksum of everything else in the line.
 //! The last line has the number of lines, so that a file that lost its end is
 //! noticed. In names, every byte that could be taken for a separator is written as `%` and two hexadecimal
@@ -73,11 +74,18 @@ fn owner_words(nexus: &SavedNexus) -> String {
 
 fn ports_word(nexus: &SavedNexus) -> String {
     let list = |ports: &[u16]| ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-    let ports = if nexus.target_ports.is_empty() { "-".to_owned() } else { list(&nexus.target_ports) };
+    let claimed =
+        |port: &u16| format!("{port}{}", if nexus.rejoined_ports.contains(port) { "+" } else { "" });
+    let ports = match &*nexus.target_ports {
+        [] => "-".to_owned(),
+        ports => ports.iter().map(claimed).collect::<Vec<_>>().join(","),
+    };
     let released =
         nexus.released_ports.as_ref().map_or_else(String::new, |ports| format!("!{}", list(ports)));
+    let moved =
+        if nexus.moved_ports.is_empty() { String::new() } else { format!("~{}", list(&nexus.moved_ports)) };
     let sealed = if nexus.is_sealed { "*" } else { "" };
-    format!("{ports}{released}{sealed}")
+    format!("{ports}{released}{moved}{sealed}")
 }
 
 /// Returns a word for each LUN, with a space before each.
@@ -162,6 +170,8 @@ fn decode_line(line: &str) -> Option<SavedNexus> {
         group,
         target_ports: Vec::new(),
         released_ports: None,
+        rejoined_ports: Vec::new(),
+        moved_ports: Vec::new(),
         is_sealed: true,
         luns: Vec::new(),
         lost_at: None,
@@ -182,12 +192,27 @@ fn decode_state(text: &str, sealed: &SavedNexus) -> Option<SavedNexus> {
     let lost_at = if lost_at == "-" { None } else { Some(lost_at.parse().ok()?) };
     let plain = ports.strip_suffix('*');
     let is_sealed = plain.is_some();
-    let (ports, released) = match plain.unwrap_or(ports).split_once('!') {
+    let (ports, moved) = plain.unwrap_or(ports).split_once('~').unwrap_or((plain.unwrap_or(ports), ""));
+    let moved_ports = decode_numbers(moved)?;
+    let (ports, released) = match ports.split_once('!') {
         Some((ports, released)) => (ports, Some(decode_numbers(released)?)),
-        None => (plain.unwrap_or(ports), None),
+        None => (ports, None),
     };
-    let target_ports = if ports == "-" { Vec::new() } else { decode_numbers(ports)? };
-    Some(SavedNexus { target_ports, released_ports: released, is_sealed, lost_at, ..sealed.clone() })
+    let (mut target_ports, mut rejoined_ports) = (Vec::new(), Vec::new());
+    for word in ports.split(',').filter(|_| ports != "-") {
+        let port = word.strip_suffix('+').unwrap_or(word).parse().ok()?;
+        target_ports.push(port);
+        rejoined_ports.extend(word.ends_with('+').then_some(port));
+    }
+    Some(SavedNexus {
+        target_ports,
+        released_ports: released,
+        rejoined_ports,
+        moved_ports,
+        is_sealed,
+        lost_at,
+        ..sealed.clone()
+    })
 }
 
 fn decode_numbers(list: &str) -> Option<Vec<u16>> {
@@ -249,6 +274,8 @@ fn decode_line_1(line: &str) -> Option<SavedNexus> {
         group: Some(group).filter(|group| group != "-").map(Into::into),
         target_ports: Vec::new(),
         released_ports: None,
+        rejoined_ports: Vec::new(),
+        moved_ports: Vec::new(),
         is_sealed: false,
         luns,
         lost_at: None,

@@ -15,6 +15,8 @@ fn saved(target: &str, isid: u16, luns: u16, lost_at: Option<u64>) -> SavedNexus
         group: None,
         target_ports: vec![1],
         released_ports: None,
+        rejoined_ports: Vec::new(),
+        moved_ports: Vec::new(),
         is_sealed: false,
         luns: (0..luns).map(|number| (number, disk)).collect(),
         lost_at,

@@ -20,6 +20,8 @@ fn record(target: &str, group: Option<&str>) -> SavedNexus {
         group: group.map(Into::into),
         target_ports: vec![1, 33_012],
         released_ports: None,
+        rejoined_ports: Vec::new(),
+        moved_ports: Vec::new(),
         is_sealed: false,
         luns: vec![(0, disk(1, 512, false)), (16_383, disk(2, 4096, true))],
         lost_at: None,
@@ -34,6 +36,13 @@ fn some() -> Vec<SavedNexus> {
         SavedNexus { is_sealed: true, luns: Vec::new(), ..record("c", Some("-")) },
         SavedNexus { released_ports: Some(vec![2, 3]), lost_at: Some(1_790_000_000), ..record("d", None) },
         SavedNexus { released_ports: Some(Vec::new()), is_sealed: true, ..record("e", None) },
+        SavedNexus { released_ports: Some(vec![3]), rejoined_ports: vec![33_012], ..record("f", None) },
+        SavedNexus {
+            released_ports: Some(vec![3]),
+            moved_ports: vec![3, 4],
+            is_sealed: true,
+            ..record("g", None)
+        },
     ]
 }
 
@@ -56,6 +65,7 @@ fn a_file_of_version_2_is_read() {
     let mut expected = some();
     for nexus in &mut expected {
         (nexus.released_ports, nexus.lost_at) = (None, None);
+        (nexus.rejoined_ports, nexus.moved_ports) = (Vec::new(), Vec::new());
         let (owner, ports, luns) = (owner_words(nexus), ports_word(nexus), lun_words(nexus));
         let sums = (sum(&owner), sum(&format!("{owner};{ports}{luns}")));
         text += &format!("{owner};{ports};{};{}{luns}\n", sums.0, sums.1);
@@ -111,6 +121,8 @@ fn a_damaged_record_harms_no_other_one() {
             let sealed = |known: &SavedNexus| SavedNexus {
                 target_ports: Vec::new(),
                 released_ports: None,
+                rejoined_ports: Vec::new(),
+                moved_ports: Vec::new(),
                 is_sealed: true,
                 luns: Vec::new(),
                 lost_at: None,

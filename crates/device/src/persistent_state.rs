@@ -6,10 +6,12 @@
 //! that an earlier release can be installed again. Unreadable state is an
 //! error with a reason, never a guess: a forgotten reservation would let a fenced host write.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use base::bytes::Reader;
 
+use crate::contract::RelativePort;
 use crate::identifying_info::IdentifyingInformation;
 use crate::pr::{self, PersistentReservations};
 use crate::sanitizer::SanitizeJournal;
@@ -84,6 +86,14 @@ pub enum UnfinishedSanitize {
 pub fn unfinished_sanitize(state: &[u8]) -> Option<UnfinishedSanitize> {
     let journal = decode(state).ok()?.sanitize_journal?;
     Some(if journal.is_failure() { UnfinishedSanitize::Failed } else { UnfinishedSanitize::InProgress })
+}
+
+/// Returns the I_T nexuses whose registrations for persistent reservations a saved state holds: the initiator
+/// port as a TransportID, and the target port. State that cannot be decoded holds none.
+pub fn registered(state: &[u8]) -> Vec<(Box<[u8]>, RelativePort)> {
+    let Ok(state) = decode(state) else { return Vec::new() };
+    let nexuses = state.reservations.registrants().map(|(nexus, _)| nexus);
+    nexuses.map(|nexus| ((*nexus.initiator_port).into(), nexus.target_port)).collect()
 }
 
 /// Returns the encoded state; empty when there is nothing to save.

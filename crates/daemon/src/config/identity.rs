@@ -42,7 +42,11 @@ impl StateIdentity {
         };
         Self::parse(&text)
             .map(Some)
-            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the file is damaged"))
+            .ok_or_else(|| {
+                let why = "it is damaged, and the names of the disks derive from it: restore it from a backup, or give \
+                           every LUN the naa that its hosts know and remove it";
+                io::Error::new(io::ErrorKind::InvalidData, why)
+            })
     }
 
     /// Returns whether no daemon has served disks with a state directory. Its lock, its admin socket and the

@@ -7,7 +7,10 @@
 
 use crate::mailbox::channel;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use device::contract::RelativePort;
@@ -72,13 +75,44 @@ impl SavedNexus {
     /// Returns the initiator port, for a message.
     fn port_text(&self) -> String {
         let group = self.group.as_ref().map_or_else(String::new, |group| format!(" in group {group:?}"));
-        match InitiatorPort::from_bytes(&self.initiator_port) {
-            Ok(InitiatorPort::IscsiPort { name, isid }) => {
-                format!("{name} (port {}){group}", super::changes::isid_text(isid))
-            }
-            _ => format!("port {}{group}", file::hex(&self.initiator_port)),
-        }
+        port_text(&self.initiator_port) + &group
     }
+}
+
+/// Returns an initiator port, from its TransportID, for a message.
+pub(super) fn port_text(initiator_port: &[u8]) -> String {
+    match InitiatorPort::from_bytes(initiator_port) {
+        Ok(InitiatorPort::IscsiPort { name, isid }) => {
+            format!("{name} (port {})", super::changes::isid_text(isid))
+        }
+        _ => format!("port {}", file::hex(initiator_port)),
+    }
+}
+
+/// Returns the LUNs of a target that hosts may have open, as the state directory of a daemon says that does not
+/// run.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn stored_luns(state_dir: &Path, target: &str) -> io::Result<BTreeSet<u16>> {
+    let stored = match fs::read(state_dir.join("bindings")) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        Err(error) => return Err(error),
+    };
+    let records = file::decode(&String::from_utf8_lossy(&stored)).records.into_iter();
+    let of_target = records.filter(|nexus| nexus.target.eq_ignore_ascii_case(target));
+    Ok(of_target.flat_map(|nexus| nexus.luns).map(|(number, _)| number).collect())
+}
+
+/// Returns the identifiers of all target ports that the text of the file refers to.
+pub(super) fn ports_in(stored: &str) -> BTreeSet<u16> {
+    let records = file::decode(stored).records.into_iter();
+    records
+        .flat_map(|nexus| {
+            [nexus.target_ports, nexus.moved_ports, nexus.released_ports.unwrap_or_default()].concat()
+        })
+        .collect()
 }
 
 /// Nexus bindings to restore, by reactor.

@@ -65,6 +65,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::admin::server::AdminSocketError;
 use crate::config::{Config, ConfigReport, Environment, Flags};
+pub use bindings::stored_luns;
 use first_reading::FirstReading;
 use start_watch::StartWatch;
 

@@ -138,6 +138,7 @@ fn folder(path: &Path) -> Option<PathBuf> {
 /// # Errors
 /// A sentence that says what is wrong, and what to do.
 pub(super) fn check(unit: &Unit, state: &StateDir) -> Result<(), String> {
+    check_readable(unit, state)?;
     place::check_mounted(unit, state)?;
     device::check(unit, state)?;
     if may_be_filled(unit) { check_file(unit, state) } else { Ok(()) }
@@ -149,9 +150,37 @@ pub(super) fn check(unit: &Unit, state: &StateDir) -> Result<(), String> {
 /// # Errors
 /// A sentence that says what is wrong, and what to do.
 pub(super) fn check_restored(unit: &Unit, state: &StateDir) -> Result<(), String> {
+    check_readable(unit, state)?;
     place::check_mounted(unit, state)?;
     device::check(unit, state)?;
     if may_be_filled(unit) { check_file(unit, state) } else { place::check_len(unit, state) }
+}
+
+/// Checks that the records of what was served can be read. Without one of them, another disk could be served
+/// under the name of the unit.
+fn check_readable(unit: &Unit, state: &StateDir) -> Result<(), String> {
+    let naa = unit.identity.naa;
+    let records: [(PathBuf, fn(&str) -> bool); 3] = [
+        (state.size_file(naa), |text| Record::parse(text).is_some()),
+        (state.place_file(naa), Place::is_record),
+        (state.device_file(naa), device::is_record),
+    ];
+    for (file, is_record) in records {
+        let is_good = match fs::read(&file) {
+            Ok(bytes) => std::str::from_utf8(&bytes).is_ok_and(is_record),
+            Err(error) => error.kind() == ErrorKind::NotFound,
+        };
+        if !is_good {
+            return Err(format!(
+                "{}: the record {} cannot be read, so nothing shows whether {} is the disk that was served under this \
+                 name before; make sure that it is, and remove the record to serve it",
+                unit.label,
+                file.display(),
+                unit.medium
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Checks that a SANITIZE or FORMAT UNIT that has not ended belongs to the medium at the path of a unit.
@@ -438,6 +467,26 @@ mod tests {
         config.targets[0].luns.clear();
         save(&config, |_| true, &state).unwrap();
         assert!(!kept.exists());
+    }
+
+    #[test]
+    fn a_damaged_record_keeps_its_own_disk_from_being_served() {
+        let scratch = Scratch::new();
+        let config = config(&scratch, "path = \"a.img\", size = \"1M\"");
+        let state = StateDir::open(&config.state_dir).unwrap();
+        let unit = &config.units[0];
+        assert_eq!(check(unit, &state), Ok(()));
+        let naa = unit.identity.naa;
+        for file in [state.size_file(naa), state.place_file(naa), state.device_file(naa)] {
+            for damaged in [&b""[..], b"nonsense", b"\xff", b"1 x\n\"/a\"\n"] {
+                fs::write(&file, damaged).unwrap();
+                let why = check(unit, &state).unwrap_err();
+                assert!(why.contains(&format!("the record {} cannot be read", file.display())), "{why}");
+                assert!(check_restored(unit, &state).is_err());
+            }
+            fs::remove_file(&file).unwrap();
+            assert_eq!(check(unit, &state), Ok(()));
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@
 mod in_time;
 mod lock;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -20,13 +20,14 @@ use std::time::Duration;
 
 use backends::exchanged_file;
 use base::int_cast::to_u64;
-use device::persistent_state::unfinished_sanitize;
+use device::persistent_state::{registered, unfinished_sanitize};
 use security::guess_limit::GuessLimit;
 
 pub(super) use lock::StateLock;
 
 use in_time::Replacements;
 
+use super::bindings;
 use super::sanitize_record::SanitizeRecord;
 use super::target_ports::{Damaged, TargetPorts};
 use crate::config::{Config, Naa};
@@ -292,19 +293,19 @@ impl StateDir {
     /// Reads the identifiers of target ports. A directory without identifiers yields the positional ones of
     /// earlier releases if anything is reserved in it, else fresh ones.
     ///
+    /// A damaged file is copied aside. Then no port has an identifier, and none of those that records refer to
+    /// is left: a host that registered or opened disks through a port must not be taken for one that did so
+    /// through another port.
+    ///
     /// # Errors
     /// [`StateError`]
     pub(crate) fn load_ports(&self, config: &Config) -> Result<TargetPorts, StateError> {
         let path = self.ports();
-        match fs::read_to_string(&path) {
-            Ok(text) => TargetPorts::decode(&text).map_err(|Damaged| StateError {
-                what: "parse the target port identifiers in",
-                path,
-                source: io::Error::new(
-                    ErrorKind::InvalidData,
-                    "it is damaged; restore it from a backup, or remove it and register all reservations again",
-                ),
-            }),
+        match fs::read(&path) {
+            Ok(bytes) => {
+                let text = String::from_utf8_lossy(&bytes);
+                TargetPorts::decode(&text).or_else(|Damaged| self.replace_ports(&bytes))
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let saved = fs::read_dir(&self.units.path).map_err(|source| StateError {
                     what: "list",
@@ -317,6 +318,40 @@ impl StateDir {
             }
             Err(source) => Err(StateError { what: "read", path, source }),
         }
+    }
+
+    /// Copies a damaged file of target port identifiers aside, and returns the identifiers that are lost.
+    fn replace_ports(&self, damaged: &[u8]) -> Result<TargetPorts, StateError> {
+        let (path, aside) = (self.ports(), self.root.path.join("ports.damaged"));
+        write_durably(&aside, damaged).map_err(|source| StateError {
+            what: "write",
+            path: aside.clone(),
+            source,
+        })?;
+        let mut lost = TargetPorts::numbers_in(&String::from_utf8_lossy(damaged));
+        lost.extend(bindings::ports_in(&self.load_bindings()?.unwrap_or_default()));
+        crate::warning!(
+            "{} cannot be read, and is kept as {}: every target port gets another relative port identifier",
+            path.display(),
+            aside.display()
+        );
+        for file in self.unit_files(".state")? {
+            // The unit of a state that cannot be read is not served.
+            let registered = fs::read(&file).map_or_else(|_| Vec::new(), |state| registered(&state));
+            lost.extend(registered.iter().map(|(_, port)| port.0));
+            let hosts: BTreeSet<String> =
+                registered.iter().map(|(initiator, _)| bindings::port_text(initiator)).collect();
+            if !hosts.is_empty() {
+                crate::warning!(
+                    "the registrations in {} hold for target ports that are gone: until these initiator ports have \
+                     registered again, or targe reservation clear has ended the reservation, they get RESERVATION \
+                     CONFLICT where others do: {}",
+                    file.display(),
+                    hosts.into_iter().collect::<Vec<_>>().join(", ")
+                );
+            }
+        }
+        Ok(TargetPorts::without(lost))
     }
 
     /// Writes the identifiers of target ports; returns when they are durable.

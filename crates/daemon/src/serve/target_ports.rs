@@ -9,8 +9,13 @@
 //! targe ports 1
 //! 1 portal 1 iqn.2001-04.com.example:a
 //! 33012 group iqn.2001-04.com.example:a backup
+//! 7 lost - -
 //! sum 5d41402abc4b2a76b9719d911017c592
 //! ```
+//!
+//! A file that cannot be read is set aside, and every port gets an identifier that no record refers to:
+//! reservations and bindings of the former ports hold for ports that are gone. The former identifiers are
+//! *lost*: no port gets them again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -34,6 +39,8 @@ enum Port {
     Portal(String, u16),
     /// The port of a target for a HyperSCSI group: the target's name and the group's name.
     Group(String, String),
+    /// A port that is not known any more, by its identifier.
+    Lost(u16),
 }
 
 /// Every identifier that was assigned, also to ports that were removed.
@@ -47,6 +54,17 @@ pub(crate) struct TargetPorts {
 pub(crate) struct Damaged;
 
 impl TargetPorts {
+    /// Returns no ports. No port gets one of these identifiers, which belong to ports that are not known any
+    /// more.
+    pub(crate) fn without(lost: BTreeSet<u16>) -> Self {
+        Self { ids: lost.into_iter().map(|number| (Port::Lost(number), number)).collect() }
+    }
+
+    /// Returns every number in the text of a damaged file that can be an identifier.
+    pub(crate) fn numbers_in(damaged: &str) -> BTreeSet<u16> {
+        damaged.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok()).collect()
+    }
+
     /// Assigns identifiers by position, like earlier releases that kept no identifiers, so that reservations
     /// made with those releases stay valid.
     pub(crate) fn positional(config: &Config) -> Self {
@@ -137,7 +155,7 @@ impl TargetPorts {
             // A portal's port gets its portal group tag as identifier if that is free, because operators know
             // the tags.
             Port::Portal(_, tag) => Some(*tag).filter(|tag| *tag <= PORTALS_MAX && !given.contains(tag)),
-            Port::Group(..) => free_for_group(port, |number| given.contains(&number)),
+            Port::Group(..) | Port::Lost(_) => free_for_group(port, |number| given.contains(&number)),
         };
         let lowest = || {
             let found = (*next..=u16::MAX).find(|number| !given.contains(number))?;
@@ -184,6 +202,7 @@ impl TargetPorts {
             let _ = match port {
                 Port::Portal(target, tag) => writeln!(text, "{number} portal {tag} {target}"),
                 Port::Group(target, group) => writeln!(text, "{number} group {target} {group}"),
+                Port::Lost(number) => writeln!(text, "{number} lost - -"),
             };
         }
         let sum = checksum(&text);
@@ -202,10 +221,11 @@ impl TargetPorts {
         }
         let entry = |line: &str| {
             let mut words = line.splitn(4, ' ');
-            let number = words.next()?.parse().ok()?;
+            let number: u16 = words.next()?.parse().ok()?;
             let port = match (words.next()?, words.next()?, words.next()?) {
                 ("portal", tag, target) => Port::Portal(target.to_owned(), tag.parse().ok()?),
                 ("group", target, group) => Port::Group(target.to_owned(), group.to_owned()),
+                ("lost", "-", "-") => Port::Lost(number),
                 _ => return None,
             };
             Some((port, number))
@@ -240,7 +260,7 @@ fn groups(config: &Config, target: &Target) -> Vec<Port> {
 fn tag_of(port: &Port) -> u16 {
     match port {
         Port::Portal(_, tag) => *tag,
-        Port::Group(..) => 0,
+        Port::Group(..) | Port::Lost(_) => 0,
     }
 }
 

@@ -308,6 +308,28 @@ fn a_restart_forgets_neither_failures_nor_known_addresses() {
 }
 
 #[test]
+fn what_hosts_with_any_names_did_is_read_as_it_was_written() {
+    const NAMES: [&str; 8] =
+        ["", " ", "end", "known 1 2", "a\nend\n", "\u{2028}%20;", "tries", "\u{e9}\u{1f4be}"];
+    let mut limit = limit();
+    let mut now = HOUR;
+    for (number, name) in (1..).zip(NAMES) {
+        prove(&mut limit, now, &user(name), near(number));
+        now = fail(&mut limit, now, &user(name), near(number + 100), usize::from(number));
+    }
+    let text = limit.store(now);
+    let again = GuessLimit::restore(&text, now).unwrap().store(now);
+    let lines = |text: &str| text.lines().map(String::from).collect::<alloc::collections::BTreeSet<_>>();
+    assert_eq!(lines(&again), lines(&text));
+    // A damaged text is refused, or read as another one: no byte ends the process.
+    for at in 0..text.len() {
+        let mut damaged = text.clone().into_bytes();
+        damaged[at] ^= 1;
+        let _ = GuessLimit::restore(&String::from_utf8(damaged).unwrap(), now);
+    }
+}
+
+#[test]
 fn a_text_that_is_damaged_is_refused_with_its_line() {
     let mut limit = limit();
     prove(&mut limit, Duration::ZERO, &alice(), near(1));

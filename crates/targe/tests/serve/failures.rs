@@ -336,6 +336,53 @@ fn a_registration_stays_with_its_port_when_a_target_is_added_and_targe_restarted
 }
 
 #[test]
+fn a_damaged_file_of_ports_is_set_aside_and_nobody_is_taken_for_one_that_registered() {
+    let fixture = Fixture::new();
+    let target = format!("{NAME}a");
+    let args = ["--listen", "127.0.0.1:0", "--target", &target, "--lun", "file:a.img,size=1M"];
+    let daemon = fixture.serve(&args);
+    let mut holder = Initiator::log_in(daemon.address, &target);
+    let list = [&0xabcd_u64.to_be_bytes()[..], &[0; 16]].concat();
+    // PERSISTENT RESERVE OUT (SPC-5 §6.17), RESERVE, write exclusive.
+    let reserve = [0x5f, 1, 1, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(holder.register(0xabcd), Ok(vec![]));
+    assert_eq!(holder.command(reserve, &list, 0), Ok(vec![]));
+    daemon.kill();
+    let ports = fixture.path("state/targe/ports");
+    let whole = fs::read_to_string(&ports).unwrap();
+    let id_of = |text: &str| -> u16 {
+        let line = text.lines().find(|line| line.contains(" portal ")).unwrap();
+        line.split(' ').next().unwrap().parse().unwrap()
+    };
+    for damaged in [&whole.as_bytes()[..whole.len() - 1], b"", b"\xff\xfe 1 portal"] {
+        fs::write(&ports, damaged).unwrap();
+        let daemon = fixture.serve(&args);
+        assert_eq!(fs::read(fixture.path("state/targe/ports.damaged")).unwrap(), damaged);
+        assert_ne!(
+            id_of(&fs::read_to_string(&ports).unwrap()),
+            id_of(&whole),
+            "the holder has registered there"
+        );
+        let log = fixture.log();
+        assert!(log.contains("ports cannot be read, and is kept as"), "{log}");
+        assert!(
+            log.contains("get RESERVATION CONFLICT where others do: iqn.2001-04.com.example:test"),
+            "{log}"
+        );
+        // The same initiator port is not registered through the new target port.
+        let mut initiator = Initiator::log_in(daemon.address, &target);
+        assert!(initiator.command(write(0, 1), &[1; BLOCK], 0).is_err());
+        assert_eq!(initiator.register(0xef), Ok(vec![]));
+        assert_eq!(initiator.read_keys().unwrap().len(), 2);
+        // It unregisters, so that the next round begins like this one.
+        let list = [&0xef_u64.to_be_bytes()[..], &[0; 12], &[1, 0, 0, 0]].concat();
+        let unregister = [0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(initiator.command(unregister, &list, 0), Ok(vec![]));
+        daemon.kill();
+    }
+}
+
+#[test]
 fn a_reload_that_is_refused_still_takes_away_and_leaves_nothing_behind() {
     let fixture = Fixture::new();
     let config = |first: &str, acl: &str, more: &str| {

@@ -213,6 +213,7 @@ mod tests {
 
     use super::*;
     use crate::scratch::Scratch;
+    use crate::serve::hostile_names;
 
     /// Describes a unit. `medium` is `INODE.CREATED` of a file, `device NAME` of a device with that
     /// world-wide name, or empty.
@@ -231,6 +232,21 @@ mod tests {
             (None, None) => MediumIdentity::Unknown,
         };
         LossSubject { naa, is_named: true, path: format!("{:?}", Path::new(path)), medium }
+    }
+
+    #[test]
+    fn hostile_names_are_read_as_they_were_written() {
+        let mut rng = base::rng::Rng::from_seed(1);
+        for round in 0..300 {
+            let device = format!("device {}", hostile_names::text(&mut rng));
+            let medium = ["5.6", "", &device][round % 3];
+            let subject = subject(1, &hostile_names::text(&mut rng), medium);
+            let record = LossRecord::new(&subject, &hostile_names::text(&mut rng));
+            let text = record.encode();
+            let read = LossRecord::parse(&text).unwrap_or_else(|| panic!("{text}"));
+            assert_eq!(format!("\"{}\"", read.why), format!("{:?}", record.why));
+            assert_eq!(LossRecord { why: record.why.clone(), ..read }, record, "{text}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! the system knows nothing that lasts is served as before.
 
 use std::fs;
+use std::path::Path;
 
 use backends::open::FileIdentity;
 
@@ -26,9 +27,25 @@ pub(super) fn present(unit: &Unit) -> Option<DeviceIdentity> {
 /// Returns the identity that was recorded for a unit and its present path.
 fn find(unit: &Unit, state: &StateDir) -> Option<String> {
     let text = fs::read_to_string(state.device_file(unit.identity.naa)).ok()?;
+    let (identity, path) = parse(&text)?;
+    (path == quoted(unit.medium.path()?)).then(|| identity.to_owned())
+}
+
+/// Returns whether a text is a record.
+pub(super) fn is_record(text: &str) -> bool {
+    parse(text).is_some_and(|(identity, _)| DeviceIdentity::is_encoded(identity))
+}
+
+/// Returns the identity and the path of a record.
+fn parse(text: &str) -> Option<(&str, &str)> {
     let (first, path) = text.strip_suffix('\n')?.split_once('\n')?;
     let (version, identity) = first.split_once(' ')?;
-    (version == VERSION && path == quoted(unit.medium.path()?)).then(|| identity.to_owned())
+    (version == VERSION).then_some((identity, path))
+}
+
+/// Returns the text of a record.
+fn encode(present: &DeviceIdentity, path: &Path) -> String {
+    format!("{VERSION} {}\n{}\n", present.encode(), quoted(path))
 }
 
 /// Checks that a unit's block device is not another one than it was served from last.
@@ -62,21 +79,36 @@ fn expect(
 /// Records the block device of a unit, if it has changed.
 pub(super) fn save(unit: &Unit, present: &DeviceIdentity, state: &StateDir) -> Result<(), StateError> {
     let Some(path) = unit.medium.path() else { return Ok(()) };
-    let present = present.encode();
-    if find(unit, state).as_ref() == Some(&present) {
+    if find(unit, state).as_ref() == Some(&present.encode()) {
         return Ok(());
     }
-    let record = format!("{VERSION} {present}\n{}\n", quoted(path));
-    state::replace(&state.device_file(unit.identity.naa), record.as_bytes())
+    state::replace(&state.device_file(unit.identity.naa), encode(present, path).as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::scratch::Scratch;
+    use crate::serve::hostile_names;
     use crate::serve::media::tests::unit;
+
+    #[test]
+    fn hostile_names_are_read_as_they_were_written() {
+        let scratch = Scratch::new();
+        let mut rng = base::rng::Rng::from_seed(1);
+        fs::create_dir_all(scratch.path().join("dm")).unwrap();
+        for _ in 0..300 {
+            for name in ["wwid", "serial", "dm/uuid", "partition"] {
+                fs::write(scratch.path().join(name), hostile_names::text(&mut rng)).unwrap();
+            }
+            let present = DeviceIdentity::read(scratch.path(), "b1");
+            let path = hostile_names::text(&mut rng);
+            let text = encode(&present, Path::new(&path));
+            assert!(is_record(&text), "{text}");
+            assert_eq!(parse(&text), Some((&*present.encode(), &*quoted(Path::new(&path)))));
+            assert_ne!(present.compare(&present.encode()), Comparison::Other, "{text}");
+        }
+    }
 
     #[test]
     fn another_disk_with_the_name_of_a_device_is_not_served_without_the_operators_word() {

@@ -44,6 +44,11 @@ impl Place {
         state::replace(&state.place_file(unit.identity.naa), self.encode().as_bytes())
     }
 
+    /// Returns whether a text is a record.
+    pub(super) fn is_record(text: &str) -> bool {
+        Self::parse(text).is_some()
+    }
+
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.strip_prefix("1 ")?.trim_end_matches('\n').splitn(4, ' ');
         Some(Self {

@@ -103,6 +103,35 @@ fn the_file_holds_them_and_a_damaged_one_is_refused() {
 }
 
 #[test]
+fn identifiers_that_are_lost_are_given_to_no_port() {
+    let config = config(&[("a", &[0]), ("b", &[0])]);
+    let mut first = TargetPorts::default();
+    first.assign(&config).unwrap();
+    let text = first.encode();
+    let before: BTreeSet<u16> = first.ids.values().copied().collect();
+    assert!(TargetPorts::numbers_in(&text).is_superset(&before));
+    // 60 000 stands in another file.
+    let mut lost = TargetPorts::numbers_in(&text);
+    lost.insert(60_000);
+    let mut ports = TargetPorts::without(lost.clone());
+    ports.assign(&config).unwrap();
+    let given = |ports: &TargetPorts| {
+        let of_one = |name| {
+            let (portals, group) = ids(ports, &config, name);
+            portals.into_iter().map(|(_, number)| number).chain([group]).collect::<Vec<u16>>()
+        };
+        ["a", "b"].map(of_one).concat()
+    };
+    let fresh = given(&ports);
+    assert!(fresh.iter().all(|number| !lost.contains(number)), "{fresh:?}");
+    // The next start knows it as well.
+    let mut again = TargetPorts::decode(&ports.encode()).unwrap();
+    assert_eq!(again, ports);
+    again.assign(&config).unwrap();
+    assert_eq!(given(&again), fresh);
+}
+
+#[test]
 fn when_all_were_given_those_of_ports_that_are_gone_are_given_again() {
     let config = config(&[("a", &[0])]);
     let gone = (1..=u16::MAX).map(|number| (Port::Portal(format!("{NAME}gone"), number), number));

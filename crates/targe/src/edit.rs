@@ -1,7 +1,7 @@
 //! `targe target`, `lun`, `acl` and `user`: edit the configuration file, and apply the edit in one step.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
@@ -279,8 +279,10 @@ pub(crate) fn target(command: TargetCommand) -> Result<(), Failure> {
 pub(crate) fn lun(command: LunCommand) -> Result<(), Failure> {
     let (done, action, force, args) = match command {
         LunCommand::Add { target, spec, edit } => {
-            let reserved =
-                if edit.config.is_some() { BTreeSet::new() } else { change::bound_luns(&edit.how, &target)? };
+            let reserved = match &edit.config {
+                Some(path) => stored_luns(path, edit.state_dir.as_deref(), &target)?,
+                None => change::bound_luns(&edit.how, &target)?,
+            };
             (Edit::AddLun { target, spec, reserved }, "lun add", false, edit)
         }
         LunCommand::Set { target, lun, settings, force, edit } => {
@@ -360,6 +362,14 @@ fn run(done: &Edit, action: &str, force: bool, args: &EditArgs) -> Result<(), Fa
     let mut target = Target::open(&args.how, LockedFile::open)?;
     let candidate = candidate(done, action, force, &target.source()?)?;
     target.change(&candidate, &args.how)
+}
+
+/// Returns the LUNs of a target that hosts may still have open when the daemon of a file starts again.
+fn stored_luns(file: &Path, state_dir: Option<&Path>, target: &str) -> Result<BTreeSet<u16>, Failure> {
+    let file = LockedFile::read(file).map_err(failed)?;
+    let state_dir = Source::of_file(&file, state_dir)?.state_dir()?;
+    daemon::serve::stored_luns(&state_dir, target)
+        .map_err(|why| Failure::Failed(format!("cannot read the bindings in {}: {why}", state_dir.display())))
 }
 
 /// Refuses to make a disk smaller, which targe never does: the file would keep its length.

@@ -239,6 +239,21 @@ fn published(volumes: &Volumes) -> String {
 }
 
 #[test]
+fn a_limit_alone_is_rounded_down() {
+    let steps = |count: u64| SIZE_MIN + count * SIZE_STEP;
+    let default = steps(10);
+    let chosen = |required, limit| SizeRange { required, limit }.choose(0, default);
+    for (limit, expected) in
+        [(steps(3), steps(3)), (steps(4) - 1, steps(3)), (steps(20), default), (0, default)]
+    {
+        assert_eq!(chosen(0, limit).unwrap(), expected, "{limit}");
+    }
+    assert!(chosen(0, SIZE_MIN - 1).is_err(), "no size is small enough");
+    // With a least size, no size between both is a multiple.
+    assert!(chosen(default + 1, default + 2).is_err());
+}
+
+#[test]
 fn a_killed_creation_leaves_one_volume() {
     let check = |bed: &Bed, volumes: &Volumes, _: &str| {
         let (all, _) = volumes.list(0, "").unwrap();

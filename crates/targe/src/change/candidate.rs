@@ -86,6 +86,11 @@ impl<'f> Source<'f> {
         Ok(Self { file, environment, flags: flags(file, state_dir) })
     }
 
+    /// Returns the state directory of the daemon.
+    pub(crate) fn state_dir(&self) -> Result<PathBuf, Failure> {
+        Ok(self.load(self.file.text())?.config.state_dir)
+    }
+
     /// Reads a text for an edit. Which media must be usable is decided when the edit is applied: by the
     /// daemon, or for the file alone.
     fn load(&self, text: &str) -> Result<Loaded, Failure> {

@@ -399,6 +399,102 @@ fn a_shared_lun_keeps_the_name_that_its_daemon_derives() {
 }
 
 #[test]
+fn a_shared_lun_can_lose_its_last_target_and_get_one_again() {
+    let fixture = Fixture::new();
+    let shared = "[[lun]]\nname = \"x\"\ntype = \"file\"\npath = \"x.img\"\nsize = \"1M\"\n\
+                  naa = \"600000000000000000000000000000a1\"\n";
+    let target = format!(
+        "[[target]]\nname = \"{NAME}c\"\nlun = [{{ share = \"x\", lun = 5 }}, {{ type = \"ram\", size = \"1M\" }}]\n"
+    );
+    let daemon = serve(&fixture, &format!("{shared}{target}"));
+    assert_eq!(luns(&daemon), ["a/0", "b/0", "c/0", "c/5"]);
+    done(&fixture, &["lun", "remove", &format!("{NAME}c"), "5"]);
+    assert_eq!(luns(&daemon), ["a/0", "b/0", "c/0"]);
+    done(&fixture, &["lun", "add", &format!("{NAME}b"), "share:x"]);
+    assert_eq!(luns(&daemon), ["a/0", "b/0", "b/1", "c/0"]);
+}
+
+#[test]
+fn a_new_lun_gets_no_number_that_a_host_used_when_the_daemon_ran() {
+    let fixture = Fixture::new();
+    let target = format!("{NAME}c");
+    let text = |luns: &str| {
+        format!(
+            "portal = [{{ listen = \"127.0.0.1:0\" }}]\n[[target]]\nname = \"{target}\"\nlun = [{luns}]\n"
+        )
+    };
+    let kept = "{ type = \"ram\", size = \"2M\", lun = 3 }";
+    fixture.write("targe.toml", &text(&format!("{{ type = \"ram\", size = \"1M\" }}, {kept}")));
+    let daemon = fixture.serve(&["--config", "targe.toml"]);
+    let mut host = Initiator::log_in(daemon.address, &target);
+    // TEST UNIT READY.
+    assert_eq!(host.command([0; 16], &[], 0), Ok(vec![]));
+    assert_eq!(daemon.stop().0, 0);
+    let bindings = fs::read_to_string(fixture.path("state/targe/bindings")).unwrap();
+    assert!(bindings.contains(" 0="), "{bindings}");
+    fixture.write("targe.toml", &text(kept));
+    let add = |state_dir: &str| {
+        let state_dir = fixture.path(state_dir);
+        let words = ["lun", "add", &target, "ram:1M", "--config", "targe.toml", "--state-dir"];
+        done(&fixture, &[words.as_slice(), &[state_dir.to_str().unwrap(), "--dry-run"]].concat())
+    };
+    let (skipped, first) = (add("state/targe"), add("other"));
+    assert!(skipped.contains(&format!("+ LUN {target}/1\n")), "{skipped}");
+    assert!(first.contains(&format!("+ LUN {target}/0\n")), "{first}");
+}
+
+#[test]
+fn a_plan_names_the_hosts_from_which_a_lun_will_be_withheld() {
+    let fixture = Fixture::new();
+    let daemon = serve(&fixture, "");
+    let a = format!("{NAME}a");
+    let mut host = Initiator::log_in(daemon.address, &a);
+    // TEST UNIT READY: the host has used LUN 0.
+    assert_eq!(host.command([0; 16], &[], 0), Ok(vec![]));
+    done(&fixture, &["lun", "add", &a, "ram:1M,lun=5"]);
+    done(&fixture, &["lun", "remove", &a, "0", "--force"]);
+    let told = |words: &[&str]| {
+        let (code, stdout, stderr) = fixture.run(words);
+        assert_eq!(code, 0, "{stdout}{stderr}");
+        stdout + &stderr
+    };
+    let withheld = format!("LUN 0 of {a} will be withheld from iqn.2001-04.com.example:test (port ");
+    let plan = told(&["lun", "add", &a, "ram:2M,lun=0,naa=3000000000000077", "--dry-run"]);
+    assert!(plan.contains(&withheld), "{plan}");
+    let plan = told(&["lun", "add", &a, "ram:2M,lun=6", "--dry-run"]);
+    assert!(!plan.contains("withheld"), "{plan}");
+}
+
+#[test]
+fn an_encrypted_lun_is_as_large_as_its_hosts_see_it() {
+    let fixture = Fixture::new();
+    fixture.write("secret", "a secret of more than thirty-two bytes\n");
+    fs::set_permissions(fixture.path("secret"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let c = format!("{NAME}c");
+    let lun = "{ type = \"file\", path = \"e.img\", size = \"4M\", encrypt = \"secret\" }";
+    let daemon = serve(&fixture, &format!("[[target]]\nname = \"{c}\"\nlun = [{lun}]\n"));
+    let expect_len = |len: u64| {
+        let luns = daemon.ask("luns");
+        let shown = luns["luns"].as_array().unwrap().iter().find(|lun| lun["target"] == c.as_str()).unwrap();
+        assert_eq!(shown["bytes"], len);
+        let mut host = Initiator::log_in(daemon.address, &c);
+        // The unit attention after a resize comes once.
+        let capacity = || [0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        let answer = host.command(capacity(), &[], 8).unwrap();
+        let word = |at: usize| u64::from(u32::from_be_bytes(answer[at..at + 4].try_into().unwrap()));
+        assert_eq!((word(0) + 1) * word(4), len, "READ CAPACITY (SBC-4 §5.20)");
+        host.log_out();
+    };
+    expect_len(4 << 20);
+    assert_eq!(fs::metadata(fixture.path("e.img")).unwrap().len(), 20 << 20, "the header has 16 MiB");
+    // Both sizes are below the length of the file.
+    for size in [9, 15] {
+        done(&fixture, &["lun", "resize", &c, "0", &format!("{size}M")]);
+        expect_len(size << 20);
+    }
+}
+
+#[test]
 fn access_is_withdrawn_although_a_medium_is_gone() {
     let fixture = Fixture::new();
     fixture.write("gone.img", &"x".repeat(1 << 20));

@@ -1,7 +1,7 @@
 """Random reloads of the running daemon while three hosts have reads and writes under way.
 
 Each reload, by SIGHUP or `targe apply`, adds, removes, swaps, remaps or replaces LUNs, resizes a disk, changes who may write or log in, or a
-password. Between them hosts lose their connections or log out, and the daemon is stopped, killed, upgraded, or loses its portal, with other
+password. `targe lun add`, `remove`, `set` and `resize` do the same to one LUN. Between them hosts lose their connections or log out, and the daemon is stopped, killed, upgraded, or loses its portal, with other
 LUNs when it is back. Every block that a host writes says for which disk it is meant, and the hosts go on sending to LUNs that are gone. Judged
 are the properties below, each with one verdict; everything follows from the seed, which is printed.
 """
@@ -27,6 +27,8 @@ from upgrade.live import Replaced
 from verdicts import expect
 
 STILL_IQN = "iqn.2026-11.org.targe:still"
+# In a command, the name of the target that changes, and the folder of the disks.
+TARGET, FOLDER = "TARGET", "FOLDER"
 NAMES = ("iqn.2026-11.org.example:first", "iqn.2026-11.org.example:second", "iqn.2026-11.org.example:third")
 USER = "host"
 DISKS, STILL_DISK, LUNS = 6, 6, 5
@@ -60,6 +62,10 @@ class Plan:
         self.refused = None
         # The tag of the portal group. A target port goes with its portal where no other portal has its tag.
         self.tag = 1
+        # LUNs of shared disks that no host may write.
+        self.protected = set()
+        # The words of the command that brings this about, if one does.
+        self.command = ()
 
     def view(self, host):
         """LUN → (disk, read-only), as configured."""
@@ -67,10 +73,11 @@ class Plan:
             return {0: (STILL_DISK, False)}
         if host == self.refused:
             return {}
-        return {number: (self.luns[lun], ro) for number, (lun, ro) in self.rows[host].items() if lun in self.luns}
+        return {number: (self.luns[lun], ro or lun in self.protected) for number, (lun, ro) in self.rows[host].items() if lun in self.luns}
 
     def prune(self):
         """A row for a LUN that is gone is a mistake in the configuration; each host sees something."""
+        self.protected &= {lun for lun, disk in self.luns.items() if is_shared(disk)}
         for host, rows in self.rows.items():
             kept = {number: row for number, row in rows.items() if row[0] in self.luns}
             self.rows[host] = kept or {0: (min(self.luns), False)}
@@ -153,14 +160,65 @@ def password(plan, _chance):
     return True
 
 
-CHANGES = {"add": add, "remove": remove, "swap": swap, "replace": replace, "remap": remap, "restore": restore, "resize": resize,
+def is_shared(disk):
+    """Whether a disk has a name in the configuration, by which targets show it."""
+    return disk % 2 == 0
+
+
+def lun_add(plan, chance):
+    free, disks = set(range(LUNS)) - set(plan.luns), set(range(DISKS)) - set(plan.luns.values())
+    if not free or not disks:
+        return False
+    lun, disk = chance.choice(sorted(free)), chance.choice(sorted(disks))
+    plan.luns[lun] = disk
+    own = f"file:{FOLDER}/disk{disk}.img,size={plan.sizes[disk]}M,naa={NAA}{disk}"
+    plan.command = ("lun", "add", TARGET, f"{f'share:disk{disk}' if is_shared(disk) else own},lun={lun}")
+    return True
+
+
+def lun_remove(plan, chance):
+    """Every host keeps a LUN: an entry of an access list without one is another entry."""
+    spare = [lun for lun in plan.luns if all(any(row[0] != lun for row in rows.values()) for rows in plan.rows.values())]
+    if len(plan.luns) < 2 or not spare:
+        return False
+    lun = chance.choice(sorted(spare))
+    del plan.luns[lun]
+    plan.prune()
+    plan.command = ("lun", "remove", TARGET, str(lun), "--force")
+    return True
+
+
+def lun_set(plan, chance):
+    # A disk of one target alone is opened for reading only, if nobody may write it.
+    shared = [lun for lun, disk in plan.luns.items() if is_shared(disk)]
+    if not shared:
+        return False
+    lun = chance.choice(sorted(shared))
+    plan.protected ^= {lun}
+    plan.command = ("lun", "set", TARGET, str(lun), f"ro={str(lun in plan.protected).lower()}", "--force")
+    return True
+
+
+def lun_resize(plan, chance):
+    own = [lun for lun, disk in plan.luns.items() if not is_shared(disk) and plan.sizes[disk] < DISK_MIB_MAX]
+    if not own:
+        return False
+    lun = chance.choice(sorted(own))
+    disk = plan.luns[lun]
+    plan.sizes[disk] += 1
+    plan.command = ("lun", "resize", TARGET, str(lun), f"{plan.sizes[disk]}M")
+    return True
+
+
+COMMANDS = {"lun add": lun_add, "lun remove": lun_remove, "lun set": lun_set, "lun resize": lun_resize}
+CHANGES = {**COMMANDS, "add": add, "remove": remove, "swap": swap, "replace": replace, "remap": remap, "restore": restore, "resize": resize,
            "write protection": protect, "admission": refuse, "password": password}
 # What the hosts do by themselves, and what an operator makes them do: with "drop", the host obeys the requested logout, keeps its disks open,
 # and logs in again after a reload that swaps LUNs. With "stop" and "kill" the daemon ends, and its LUNs are swapped when it starts again;
 # with "portal" another portal takes the place of the one that the hosts use; with "upgrade" another process takes over, under load.
 LOSSES = ("cut", "logout", "drop", "stop", "kill", "portal", "upgrade")
 KINDS = [*CHANGES, *LOSSES]
-OFTEN = ["remove", "swap", "replace", "restore", "add"]
+OFTEN = ["remove", "swap", "replace", "restore", "add", *COMMANDS]
 
 
 class Churned(Replaced):
@@ -184,12 +242,15 @@ class Churned(Replaced):
         plan = self.plan
         yield from ('state_dir = "state"', 'admin_socket = "admin/admin.sock"', f'reactor = "{self.reactor}"',
                     "[[portal]]", f'listen = "127.0.0.1:{self.port}"', f"tag = {plan.tag}")
-        for disk in sorted([*plan.luns.values(), STILL_DISK]):
-            yield from ("[[lun]]", f'name = "disk{disk}"', 'type = "file"', f'path = "{self.disk_path(disk)}"',
-                        f'size = "{plan.sizes[disk]}M"', f'naa = "{NAA}{disk}"')
+        def keys(disk):
+            return 'type = "file"', f'path = "{self.disk_path(disk)}"', f'size = "{plan.sizes[disk]}M"', f'naa = "{NAA}{disk}"'
+
+        for disk in filter(is_shared, range(DISKS + 1)):
+            yield from ("[[lun]]", f'name = "disk{disk}"', *keys(disk))
         yield from ("[[target]]", f'name = "{self.iqn}"', "[target.auth]", f'user = "{USER}"', f'secret = "{self.secret()}"')
         for lun, disk in sorted(plan.luns.items()):
-            yield from ("[[target.lun]]", f"lun = {lun}", f'share = "disk{disk}"')
+            shown = (f'share = "disk{disk}"',) if is_shared(disk) else keys(disk)
+            yield from ("[[target.lun]]", f"lun = {lun}", *shown, f"ro = {str(lun in plan.protected).lower()}")
         for host, rows in plan.rows.items():
             if host != plan.refused:
                 row = [f"{{ lun = {lun}, as = {number}, ro = {str(ro).lower()} }}" for number, (lun, ro) in sorted(rows.items())]
@@ -254,6 +315,7 @@ class Trial:
 
     def round(self, number, kind):
         before, plan = self.server.plan, copy.deepcopy(self.server.plan)
+        plan.command = ()
         seen = [self.visible(before, host.number) for host in self.hosts]
         sizes = dict(before.sizes)
         self.what = f"round {number} ({kind})"
@@ -285,7 +347,11 @@ class Trial:
                 self.probe(host, plan, seen[host.number])
 
     def apply(self, plan):
-        """Has the daemon apply the configuration, by a signal or by the command, and goes on with the traffic meanwhile."""
+        """Has the daemon apply the configuration, by a signal or by a command, and goes on with the traffic meanwhile."""
+        if plan.command:
+            self.during(*plan.command, plan=plan)
+            self.reloads = self.server.ask()["reloads"]
+            return
         self.server.write_config()
         if self.chance.random() < 0.5:
             os.kill(self.server.pid, signal.SIGHUP)
@@ -296,6 +362,7 @@ class Trial:
 
     def during(self, *words, plan=None):
         """Goes on with the traffic until a command has ended. Returns what it printed."""
+        words = [word.replace(TARGET, self.server.iqn).replace(FOLDER, self.server.folder) for word in words]
         command = [self.server.binary, *words, "--json", "--socket", self.server.socket]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
             deadline = time.monotonic() + RELOAD_MAX_S
@@ -513,6 +580,7 @@ class Trial:
                 if record and record.luns]
         opened = {(name, former, str(lun), f"{NAA}{disk}/{BLOCK}") for name, former, record in used for lun, disk in record.luns.items()}
         opened |= {(name, former, "group", str(group)) for name, former, record in used for group in record.groups}
+        opened |= {(name, former, "rejoined", str(group)) for name, former, record in used for group in record.rejoined}
         deadline = time.monotonic() + RELOAD_MAX_S
         while not opened <= (stored := stored_bindings(self.server.folder, NAMES)):
             expect(time.monotonic() < deadline, f"{self.what}: {opened - stored} is not stored, of {stored}")

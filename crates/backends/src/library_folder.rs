@@ -59,6 +59,14 @@ pub enum LibraryFolderError {
         /// The folder.
         path: PathBuf,
     },
+    /// The folder in which the new one is to be made does not exist.
+    #[error("{}: the folder {} does not exist; make it first: mkdir -p {}", path.display(), parent.display(), parent.display())]
+    NoParent {
+        /// The folder of the library.
+        path: PathBuf,
+        /// The folder that does not exist.
+        parent: PathBuf,
+    },
     /// The library cannot be locked.
     #[error(transparent)]
     Lock(OpenError),
@@ -80,7 +88,14 @@ impl LibraryFolder {
     /// [`LibraryFolderError`]
     pub fn create(path: &Path, file: &[u8]) -> Result<Self, LibraryFolderError> {
         let failed = io_failed(path);
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Err(LibraryFolderError::NoParent {
+                    path: path.to_owned(),
+                    parent: parent.to_owned(),
+                });
+            }
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 if std::fs::read_dir(path).map_err(&failed)?.next().is_some() {
                     return Err(LibraryFolderError::NotEmpty { path: path.to_owned() });
@@ -93,8 +108,7 @@ impl LibraryFolder {
         let folder = Self { path: path.to_owned(), lock: lock.into() };
         folder.replace(file).map_err(&failed)?;
         folder.synchronize().map_err(&failed)?;
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(parent.unwrap_or(Path::new("."))).and_then(|parent| parent.sync_all()).map_err(failed)?;
+        File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
         Ok(folder)
     }
 

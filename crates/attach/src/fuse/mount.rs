@@ -49,6 +49,9 @@ pub enum FuseStartError {
     /// Mounting takes a privilege that this process lacks.
     #[error("mounting needs root (CAP_SYS_ADMIN); an NBD socket does not")]
     NotAllowed,
+    /// The directory does not exist.
+    #[error("the directory {} does not exist; make it first: mkdir -p {}", .0.display(), .0.display())]
+    NoDirectory(PathBuf),
     /// The path is no directory.
     #[error("{}: not a directory", .0.display())]
     NotADirectory(PathBuf),

@@ -33,9 +33,9 @@ pub(super) fn open_device() -> Result<OwnedFd, FuseStartError> {
 /// Mounts on `dir`. The kernel's requests are read from the returned descriptor.
 pub(super) fn mount(dir: &Path, label: &str) -> Result<(OwnedFd, Mountpoint), FuseStartError> {
     let failed = |source: io::Error| FuseStartError::Mount { dir: dir.to_owned(), source };
-    let dir_absolute = absolute(dir).map_err(failed)?;
+    let dir_absolute = absolute(dir).map_err(|why| unusable(dir, why))?;
     take_back(dir, &dir_absolute)?;
-    if !fs::metadata(dir).map_err(failed)?.is_dir() {
+    if !fs::metadata(dir).map_err(|why| unusable(dir, why))?.is_dir() {
         return Err(FuseStartError::NotADirectory(dir.to_owned()));
     }
     let device = open_device()?;
@@ -72,8 +72,15 @@ impl Mountpoint {
 /// # Errors
 /// [`FuseStartError::InUse`], or the directory cannot be examined.
 pub fn refuse_served(dir: &Path) -> Result<(), FuseStartError> {
-    let failed = |source: io::Error| FuseStartError::Mount { dir: dir.to_owned(), source };
-    is_left_over(dir, &absolute(dir).map_err(failed)?).map(drop)
+    is_left_over(dir, &absolute(dir).map_err(|why| unusable(dir, why))?).map(drop)
+}
+
+/// Returns the error for a directory that cannot be examined.
+fn unusable(dir: &Path, why: io::Error) -> FuseStartError {
+    match why.kind() {
+        io::ErrorKind::NotFound => FuseStartError::NoDirectory(dir.to_owned()),
+        _ => FuseStartError::Mount { dir: dir.to_owned(), source: why },
+    }
 }
 
 /// Clears the mount of a targe process that died without unmounting.

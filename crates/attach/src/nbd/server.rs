@@ -70,6 +70,16 @@ pub enum NbdStartError {
     /// The path is longer than the system allows for a socket.
     #[error("{}: the path of a socket has at most 107 bytes", .0.display())]
     PathTooLong(PathBuf),
+    /// The directory of the socket does not exist.
+    #[error("the directory {} does not exist; make it first: mkdir -p {}", .0.display(), .0.display())]
+    NoDirectory(PathBuf),
+    /// This user may not make files in the directory of the socket.
+    #[error(
+        "this user may not make a socket in {}: choose a path in a directory of your own, such as $XDG_RUNTIME_DIR, or run \
+         targe as another user",
+        .0.display()
+    )]
+    NotWritable(PathBuf),
     /// Any other error about the path.
     #[error("cannot listen on {}", path.display())]
     Listen {

@@ -13,7 +13,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{Access, AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::NbdStartError;
@@ -35,13 +36,14 @@ pub(super) struct SocketFile {
 /// What is served at a socket, by its key, and by the key that an earlier release gave it.
 pub(super) type Keys = (Option<DeviceKey>, Option<DeviceKey>);
 
-/// Refuses a path where a process listens. A server calls this before it logs in as the successor of a dead
-/// one: the login ends the session of the server before.
+/// Refuses a path where a process listens or where no socket can be made. A server calls this before it logs
+/// in as the successor of a dead one: the login ends the session of the server before.
 ///
 /// # Errors
-/// [`NbdStartError::InUse`], or the path cannot be examined.
+/// [`NbdStartError::InUse`], or the path cannot be used or examined.
 pub fn refuse_served(path: &Path) -> Result<(), NbdStartError> {
     let address = SocketAddrUnix::new(path).map_err(|_| NbdStartError::PathTooLong(path.to_owned()))?;
+    expect_directory(path)?;
     let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     if is_socket && is_served(path, &address)? {
         return Err(NbdStartError::InUse(path.to_owned()));
@@ -49,10 +51,23 @@ pub fn refuse_served(path: &Path) -> Result<(), NbdStartError> {
     Ok(())
 }
 
+/// Refuses a socket whose directory is missing, or closed to this user. The system reports both as an error
+/// of the socket.
+fn expect_directory(path: &Path) -> Result<(), NbdStartError> {
+    let dir = directory(path);
+    match rustix::fs::accessat(CWD, dir, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
+        Err(Errno::NOENT) => Err(NbdStartError::NoDirectory(dir.to_owned())),
+        Err(Errno::ACCESS) => Err(NbdStartError::NotWritable(dir.to_owned())),
+        // What else is wrong shows when the socket is made.
+        _ => Ok(()),
+    }
+}
+
 /// Listens at `path`. `keys` identify what is served there.
 pub(super) fn listen(path: &Path, keys: Keys) -> Result<(OwnedFd, SocketFile), NbdStartError> {
     let failed = |source: io::Error| NbdStartError::Listen { path: path.to_owned(), source };
     let address = SocketAddrUnix::new(path).map_err(|_| NbdStartError::PathTooLong(path.to_owned()))?;
+    expect_directory(path)?;
     // A process replaces a stale socket under a lock. Otherwise two could each remove the socket that the
     // other just created.
     let _alone = lock_directory(path, FlockOperation::LockExclusive).map_err(failed)?;
@@ -162,8 +177,7 @@ fn refuse_used(path: &Path, address: &SocketAddrUnix) -> Result<(), NbdStartErro
 
 /// Returns whether a process listens at a socket.
 fn is_served(path: &Path, address: &SocketAddrUnix) -> Result<bool, NbdStartError> {
-    let failed =
-        |errno: rustix::io::Errno| NbdStartError::Listen { path: path.to_owned(), source: errno.into() };
+    let failed = |errno: Errno| NbdStartError::Listen { path: path.to_owned(), source: errno.into() };
     let probe = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -172,21 +186,22 @@ fn is_served(path: &Path, address: &SocketAddrUnix) -> Result<bool, NbdStartErro
     )
     .map_err(failed)?;
     match rustix::net::connect(&probe, address) {
-        Err(rustix::io::Errno::CONNREFUSED) => Ok(false),
+        Err(Errno::CONNREFUSED) => Ok(false),
         // The connection was accepted, or the backlog is full: a process listens.
-        Ok(()) | Err(rustix::io::Errno::AGAIN) => Ok(true),
+        Ok(()) | Err(Errno::AGAIN) => Ok(true),
         Err(errno) => Err(failed(errno)),
     }
 }
 
 /// Locks the directory of `path` until the result is dropped.
 fn lock_directory(path: &Path, how: FlockOperation) -> io::Result<OwnedFd> {
-    let directory = match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+    let directory = rustix::fs::open(directory(path), flags, Mode::empty())?;
     rustix::fs::flock(&directory, how)?;
     Ok(directory)
+}
+
+/// Returns the directory of `path`.
+fn directory(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }

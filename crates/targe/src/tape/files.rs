@@ -33,11 +33,24 @@ impl Folder {
     /// Makes the folder of a new cartridge, durably. The folder does not exist, or is empty. Only the owner
     /// can access what is made: it will hold the data of hosts.
     pub(super) fn create(path: &Path, label: &Label) -> io::Result<()> {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 if std::fs::read_dir(path)?.next().is_some() {
                     return Err(io::Error::other("the folder exists and is not empty"));
                 }
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let parent = parent.display();
+                let why = format!("the folder {parent} does not exist; make it first: mkdir -p {parent}");
+                return Err(io::Error::other(why));
+            }
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                let parent = parent.display();
+                return Err(io::Error::other(format!(
+                    "this user may not make folders in {parent}; run targe as the user of the daemon, which must be able to \
+                     write the cartridge"
+                )));
             }
             made => made?,
         }
@@ -48,8 +61,7 @@ impl Folder {
         file.sync_all()?;
         std::fs::rename(&fresh, path.join(LABEL))?;
         File::open(path)?.sync_all()?;
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+        File::open(parent)?.sync_all()
     }
 
     /// Opens the folder of a cartridge and locks it.

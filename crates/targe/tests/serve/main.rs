@@ -15,6 +15,7 @@ mod sanitize;
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::time::{Duration, Instant};
 
 use fixture::{Fixture, PATIENCE, targe};
@@ -110,6 +111,22 @@ fn what_stands_in_the_way_is_named() {
         (vec!["serve", "--group", "lab"], 2, "HyperSCSI also needs --iface"),
         (vec!["serve", "--lnu", "ram:1M"], 2, "unexpected argument '--lnu'"),
         (vec!["status", "--socket", "none.sock"], 1, "no targe is running"),
+        (vec!["tape", "create", "none/tapes/a"], 1, "does not exist; make it first: mkdir -p none/tapes\n"),
+        (
+            vec!["changer", "create", "none/library", "--drives", "1", "--slots", "4"],
+            1,
+            "does not exist; make it first: mkdir -p none\n",
+        ),
+        (
+            vec!["attach", "iscsi://127.0.0.1:1/iqn.2001-04.com.example:a/0", "--nbd", "none/disk.sock"],
+            1,
+            "does not exist; make it first: mkdir -p none\n",
+        ),
+        (
+            vec!["attach", "iscsi://127.0.0.1:1/iqn.2001-04.com.example:a/0", "--fuse", "none/disk"],
+            1,
+            "does not exist; make it first: mkdir -p none/disk\n",
+        ),
     ] {
         let (exit, _, stderr) = fixture.run(&args);
         assert_eq!(exit, code, "{args:?}: {stderr}");
@@ -119,6 +136,31 @@ fn what_stands_in_the_way_is_named() {
     // A killed daemon leaves nothing that prevents the next start.
     fixture.serve(&["--listen", "127.0.0.1:0", "--lun", "file:a.img"]).kill();
     assert_eq!(fixture.serve(&["--listen", "127.0.0.1:0", "--lun", "file:a.img"]).stop().0, 0);
+}
+
+#[test]
+fn a_directory_where_this_user_may_make_nothing_is_named() {
+    let fixture = Fixture::new();
+    let closed = fixture.path("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o555)).unwrap();
+    // Root needs no permission, unless it gives up this capability.
+    let root: &[&str] = &["setpriv", "--bounding-set=-dac_override", "--inh-caps=-dac_override"];
+    let prefix = if fs::metadata(&closed).unwrap().uid() == 0 { root } else { &["env"] };
+    let url = "iscsi://127.0.0.1:1/iqn.2001-04.com.example:a/0";
+    for (args, told) in [
+        (
+            ["attach", url, "--nbd", "closed/disk.sock"].as_slice(),
+            "this user may not make a socket in closed: choose",
+        ),
+        (&["tape", "create", "closed/a"], "closed/a: this user may not make folders in closed; run targe as"),
+    ] {
+        let mut command = std::process::Command::new(prefix[0]);
+        command.args(&prefix[1..]).arg(env!("CARGO_BIN_EXE_targe")).args(args).current_dir(fixture.path("."));
+        let output = command.env("TARGE_ROOT", fixture.path(".")).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && stderr.contains(told), "{args:?}: {stderr}");
+    }
 }
 
 #[test]

@@ -150,7 +150,9 @@ pub(crate) fn run(args: CsiArgs) -> Result<(), Failure> {
     }
     let open = |pool: PathBuf| {
         let settings = Settings { target_prefix, portals: portal, max_volumes };
-        Volumes::open(&pool, Box::new(Daemon::new(socket)), settings)
+        let volumes = Volumes::open(&pool, Box::new(Daemon::new(socket.clone())), settings)?;
+        look_for(Daemon::new(socket));
+        Ok(volumes)
     };
     let driver = Driver {
         name: driver_name,
@@ -161,6 +163,19 @@ pub(crate) fn run(args: CsiArgs) -> Result<(), Failure> {
         node: node.node.then(|| node.open(max_volumes)).transpose()?,
     };
     driver.run().map_err(failed)
+}
+
+/// Says on stderr if the daemon does not answer. The driver serves all the same: a cluster starts the two in
+/// any order. A thread asks, since a daemon can be slow.
+fn look_for(daemon: Daemon) {
+    let ask = move || {
+        if let Err(why) = daemon.expect_answer() {
+            eprintln!("targe: {why}; volumes cannot be made, published or removed before it answers");
+        }
+    };
+    if let Err(why) = std::thread::Builder::new().name("daemon".to_owned()).spawn(ask) {
+        eprintln!("targe: cannot look for the daemon: {why}");
+    }
 }
 
 fn failed(error: CsiError) -> Failure {

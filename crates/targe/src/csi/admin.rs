@@ -58,6 +58,11 @@ impl Daemon {
         target.change_quietly(&candidate, &how).map_err(refused)
     }
 
+    /// Fails if the daemon does not answer, and says why.
+    pub(super) fn expect_answer(&self) -> Result<(), AdminError> {
+        self.status().map(drop)
+    }
+
     fn serves(&self, name: &str) -> Result<bool, AdminError> {
         Ok(self.status()?.targets.iter().any(|target| target.name == name))
     }

@@ -164,6 +164,31 @@ fn a_directory_where_this_user_may_make_nothing_is_named() {
 }
 
 #[test]
+fn a_controller_of_csi_says_that_its_daemon_does_not_answer_and_serves() {
+    let fixture = Fixture::new();
+    let args = ["csi", "--endpoint", "csi.sock", "--controller", "--pool", ".", "--portal", "127.0.0.1"];
+    let log = fs::File::create(fixture.path("log")).unwrap();
+    let mut csi =
+        fixture.command(&[&args[..], &["--socket", "none.sock"]].concat()).stderr(log).spawn().unwrap();
+    fixture.await_log("no targe is running (no process listens on none.sock); volumes cannot be made");
+    fixture.await_log("serves CSI on csi.sock");
+    csi.kill().unwrap();
+    csi.wait().unwrap();
+    let daemon = fixture.serve(&["--listen", "127.0.0.1:0", "--lun", "ram:1M"]);
+    let log = fs::File::create(fixture.path("other")).unwrap();
+    let mut csi = fixture.command(&args).stderr(log).spawn().unwrap();
+    let other = || fs::read_to_string(fixture.path("other")).unwrap();
+    while !other().contains("serves CSI on csi.sock") {
+        assert!(csi.try_wait().unwrap().is_none(), "{}", other());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    csi.kill().unwrap();
+    csi.wait().unwrap();
+    assert!(!other().contains("volumes cannot be made"), "{}", other());
+    assert_eq!(daemon.stop().0, 0);
+}
+
+#[test]
 fn one_state_directory_is_that_of_one_daemon() {
     let fixture = Fixture::new();
     fixture.write("other.toml", &ram_targets(&["other"]));

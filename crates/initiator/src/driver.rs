@@ -406,17 +406,21 @@ impl std::fmt::Debug for Driver {
 fn connect_tls(reactor: Handle<Sessions>, number: u32, peer: SocketAddr, server: TlsServer) {
     let report = reactor.clone();
     // A reactor that has ended needs neither the connection nor the error.
-    let work = move || match tls::connect(peer, &server.name, &server.settings, CALL_PATIENCE) {
-        Ok((socket, local)) => {
-            let (socket, portal) = (socket.into(), PortalId(number));
-            let _ = reactor.adopt(Adoption { socket, portal, local, peer, bytes: Vec::new() });
-        }
-        Err(why) => {
-            let why = match why {
-                TlsError::Io(why) => why,
-                other => io::Error::other(other),
-            };
-            let _ = reactor.post(move |sessions, _| sessions.connect_failed(number, why));
+    let work = move || {
+        let TlsServer { settings, name, refusal } = server;
+        let refused = move |why: TlsError| refusal.record(why.to_string());
+        match tls::connect(peer, &name, &settings, CALL_PATIENCE, refused) {
+            Ok((socket, local)) => {
+                let (socket, portal) = (socket.into(), PortalId(number));
+                let _ = reactor.adopt(Adoption { socket, portal, local, peer, bytes: Vec::new() });
+            }
+            Err(why) => {
+                let why = match why {
+                    TlsError::Io(why) => why,
+                    other => io::Error::other(other),
+                };
+                let _ = reactor.post(move |sessions, _| sessions.connect_failed(number, why));
+            }
         }
     };
     if let Err(why) = std::thread::Builder::new().name("targe-tls".to_owned()).spawn(work) {

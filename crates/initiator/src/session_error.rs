@@ -14,7 +14,8 @@ use crate::future::Stopped;
 pub struct SessionError {
     /// The reason that the protocol reports.
     pub(crate) why: ProtocolEndReason,
-    /// The system error of the last failed attempt to open a connection or an interface.
+    /// The system error of the last failed attempt to open a connection or an interface, or the TLS alert by
+    /// which the target ended the last connection.
     pub(crate) system: Option<String>,
 }
 
@@ -114,9 +115,11 @@ impl SessionError {
 impl fmt::Display for SessionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let down: &dyn fmt::Display = match (&self.why, self.connection(), &self.system) {
-            (_, Some(ConnectionDown::Unreachable | ConnectionDown::TooSlow), Some(system)) => {
-                return f.write_str(system);
-            }
+            (
+                _,
+                Some(ConnectionDown::Unreachable | ConnectionDown::TooSlow | ConnectionDown::Lost(_)),
+                Some(system),
+            ) => return f.write_str(system),
             (_, Some(why), _) => return write!(f, "{why}"),
             (ProtocolEndReason::HyperScsi(_), _, Some(system)) => return f.write_str(system),
             (

@@ -45,7 +45,7 @@ use crate::fault_injection::{self, Bug};
 use crate::login::{IscsiPlan, ProtocolPlan, TlsPlan};
 use crate::protocol::{HyperScsiSession, ProtocolEvent, ProtocolSession};
 use crate::retry::{PendingCommand, RetryDecision};
-use crate::session_error::{ProtocolEndReason, SessionError};
+use crate::session_error::SessionError;
 use connecting::ConnectAttempt;
 pub(crate) use connecting::TlsServer;
 
@@ -91,6 +91,7 @@ struct SessionEntry {
     session: ProtocolSession,
     /// TLS around its connections.
     tls: Option<TlsPlan>,
+    refusal: connecting::Refusal,
     /// The commands that the session executes, by the index of their task.
     tasks: Vec<Option<PendingCommand>>,
     /// Commands that the session has ended without having reported it, and whose task index it has given to
@@ -175,6 +176,7 @@ impl Sessions {
         let entry = SessionEntry {
             session,
             tls,
+            refusal: connecting::Refusal::default(),
             tasks: Vec::new(),
             ended: Vec::new(),
             manages: BTreeMap::new(),
@@ -330,6 +332,7 @@ impl Sessions {
             Asked::Up(up) => {
                 if let Some(entry) = self.entries.get_mut(&id) {
                     entry.system = None;
+                    entry.refusal.forget();
                     if up.origin == SessionOrigin::Rebuilt {
                         entry.check_identities(now, id, &mut self.events);
                     }
@@ -349,7 +352,7 @@ impl Sessions {
             }
             Asked::Down(why) => {
                 let Some(entry) = self.entries.get_mut(&id) else { return };
-                let down = SessionError { why: ProtocolEndReason::Iscsi(why), system: entry.system.take() };
+                let down = entry.iscsi_down(why);
                 entry.down = Some(down.clone());
                 // The ends of waiting commands are reported before the end of the session.
                 entry.submit_waiting(now, id, &mut self.events);

@@ -14,6 +14,7 @@ use crate::{ClientSettings, TlsError};
 /// limits the TCP connection. Returns the local socket, and the address of this end of the TCP connection.
 /// If the local socket is closed, or this process ends, before the peer has acknowledged every byte, the
 /// connection is reset and what is left is dropped: a write that was given up must not reach the peer later.
+/// If the peer refuses this end after the handshake, `refused` learns why before the local socket is closed.
 /// This waits for the network: it is not for a thread of a reactor.
 ///
 /// # Errors
@@ -23,11 +24,12 @@ pub fn connect(
     name: &str,
     settings: &ClientSettings,
     patience: Duration,
+    refused: impl FnOnce(TlsError) + Send + 'static,
 ) -> Result<(UnixStream, SocketAddr), TlsError> {
     let (relay, address) = connect_relay(peer, name, settings, patience)?;
     let (ours, theirs) = UnixStream::pair()?;
     // The result is of no interest: the reactor sees its end of the pair close.
-    let run = move || drop(relay.run_for_initiator(theirs.into()));
+    let run = move || drop(relay.run_for_initiator(theirs.into(), |alert| refused(TlsError::Alert(alert))));
     std::thread::Builder::new().name("tls".to_owned()).spawn(run)?;
     Ok((ours, address))
 }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use rustls::{CertificateError, Error, PeerIncompatible};
 
+use crate::alert;
+
 /// Why settings are refused, or a handshake failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -53,6 +55,38 @@ pub enum TlsError {
     /// The handshake failed.
     #[error("{}", explain(.0))]
     Handshake(Error),
+    /// The other end sent an alert after the handshake was complete for this end.
+    #[error("the other end ended the TLS connection with the alert {}", alert::describe(*.0))]
+    Alert(u8),
+}
+
+/// Says that the other end refused this one, by an alert.
+fn refused(alert: u8) -> String {
+    format!("the other end refused the TLS handshake with the alert {}", alert::describe(alert))
+}
+
+/// Says why this end's certificate cannot be used with its key.
+pub(crate) fn own_fault(error: &Error) -> String {
+    match error {
+        Error::InvalidCertificate(CertificateError::Other(why)) => {
+            format!("it {}", of_webpki(&why.to_string()))
+        }
+        Error::InconsistentKeys(_) => "the key belongs to another certificate".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// Says what is wrong with a certificate for which rustls has no error of its own: webpki names it by a word.
+fn of_webpki(word: &str) -> String {
+    match word {
+        "UnsupportedCertVersion" => {
+            "has X.509 version 1; make one of version 3 (openssl x509 -req does so with -extfile)".to_owned()
+        }
+        "CaUsedAsEndEntity" => {
+            "is that of an authority; make one for this end that the authority signs (CA:FALSE)".to_owned()
+        }
+        word => format!("is not acceptable: {word}"),
+    }
 }
 
 /// Says what is wrong and, where this end can do something, what.
@@ -69,6 +103,10 @@ fn explain(error: &Error) -> String {
                 certificate("is for another name than that of the host")
             }
             CertificateError::Revoked => certificate("is revoked"),
+            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+                certificate("is not for this end of a connection (extendedKeyUsage)")
+            }
+            CertificateError::Other(why) => certificate(&of_webpki(&why.to_string())),
             other => certificate(&format!("is not acceptable: {other}")),
         },
         Error::NoCertificatesPresented => "the other end presented no certificate".to_owned(),
@@ -82,7 +120,7 @@ fn explain(error: &Error) -> String {
             | PeerIncompatible::Tls12NotOfferedOrEnabled,
         ) => "the other end does not support TLS 1.3".to_owned(),
         Error::PeerIncompatible(_) => "the two ends have no TLS 1.3 parameters in common".to_owned(),
-        Error::AlertReceived(alert) => format!("the other end refused the TLS handshake: {alert:?}"),
+        Error::AlertReceived(alert) => refused(u8::from(*alert)),
         other => format!("the TLS handshake failed: {other}"),
     }
 }

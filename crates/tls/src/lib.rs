@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod acceptor;
+mod alert;
 mod certified;
 mod chunk;
 mod client;

@@ -51,7 +51,8 @@ impl Proxy {
     }
 }
 
-/// Carries a connection until its end. Only what happens before its first byte is an error.
+/// Carries a connection until its end. Only what happens before its first byte is an error, and an alert by
+/// which the portal ends it.
 fn carry(near: TcpStream, upstream: &Upstream) -> Result<(), TlsError> {
     near.set_nodelay(true)?;
     let addresses: Vec<SocketAddr> = (upstream.host.as_str(), upstream.port).to_socket_addrs()?.collect();
@@ -60,8 +61,9 @@ fn carry(near: TcpStream, upstream: &Upstream) -> Result<(), TlsError> {
         match connect_relay(address, &upstream.name, &upstream.settings, upstream.patience) {
             Ok((relay, _)) => {
                 // The initiator sees its connection close, whatever the reason.
-                drop(relay.run_for_initiator(near.into()));
-                return Ok(());
+                let mut refusal = None;
+                let _ = relay.run_for_initiator(near.into(), |alert| refusal = Some(TlsError::Alert(alert)));
+                return refusal.map_or(Ok(()), Err);
             }
             Err(why) => last = why,
         }

@@ -9,6 +9,7 @@ mod tests;
 
 use zeroize::Zeroizing;
 
+use crate::alert;
 use crate::keys::{
     ALERT, APPLICATION_DATA, Direction, HANDSHAKE, HEADER_LEN, PLAIN_LEN_MAX, SEALED_LEN_MAX, SEQUENCE_MAX,
     Suite,
@@ -71,7 +72,7 @@ pub(crate) enum Violation {
     TooManyFruitless,
     #[error("the keys cannot be used; this is a bug in targe")]
     InternalError,
-    #[error("the other end sent alert {0}")]
+    #[error("the other end sent the alert {}", alert::describe(*.0))]
     AlertReceived(u8),
 }
 

@@ -22,6 +22,9 @@ pub(crate) const UNSENT_MAX: usize = CHUNK_LEN + 1024;
 /// How long the last bytes to a peer may take after the local end closed.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How often what the other end still sent is read for its alert, a chunk at a time.
+const LAST_LOOKS: u8 = 16;
+
 /// A connection whose handshake is complete.
 pub(crate) struct Relay {
     layer: RecordLayer,
@@ -31,6 +34,8 @@ pub(crate) struct Relay {
     network_ended: bool,
     /// Whether the other end has said that it sends nothing more.
     is_closed: bool,
+    /// The alert by which it ended the connection.
+    alert: Option<u8>,
     /// Decrypted bytes for the local end.
     incoming: Chunk,
     incoming_ended: bool,
@@ -65,6 +70,7 @@ impl Relay {
             records,
             network_ended,
             is_closed: false,
+            alert: None,
             incoming: Chunk::new(),
             incoming_ended: false,
             outgoing: Chunk::new(),
@@ -87,6 +93,7 @@ impl Relay {
             records: chunk(&state.received)?,
             network_ended: state.network_ended,
             is_closed: state.is_closed,
+            alert: None,
             incoming: chunk(&state.incoming)?,
             incoming_ended: state.incoming_ended,
             outgoing: chunk(&state.outgoing)?,
@@ -120,12 +127,15 @@ impl Relay {
     /// # Errors
     /// The error of a socket, or of a record that is not authentic.
     pub(crate) fn run(mut self, local: OwnedFd, registered: Option<&Registered>) -> io::Result<()> {
-        rustix::io::ioctl_fionbio(&local, true)?;
-        let local = Local(local);
+        self.relay(&Local(local), registered)
+    }
+
+    fn relay(&mut self, local: &Local, registered: Option<&Registered>) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&local.0, true)?;
         let mut deadline = None;
         loop {
-            self.move_incoming(&local)?;
-            self.move_outgoing(&local)?;
+            self.move_incoming(local)?;
+            self.move_outgoing(local)?;
             if self.outgoing_ended {
                 if self.unsent().is_empty() {
                     return self.network.shutdown(Shutdown::Write);
@@ -136,12 +146,12 @@ impl Relay {
             if left == Some(Duration::ZERO) {
                 return Err(ErrorKind::TimedOut.into());
             }
-            let (is_paused, has_gone) = self.wait(&local, left, registered)?;
+            let (is_paused, has_gone) = self.wait(local, left, registered)?;
             if has_gone {
                 deadline = deadline.or_else(|| Some(Instant::now() + CLOSING_TIMEOUT));
             }
             if let Some(registered) = registered.filter(|_| is_paused)
-                && !registered.park(|| self.moving(&local))
+                && !registered.park(|| self.moving(local))
             {
                 // Another process has both sockets: they are closed here, and not shut down.
                 return Ok(());
@@ -153,18 +163,48 @@ impl Relay {
     /// process, unless the initiator closes it after the target has acknowledged every byte: a write of an
     /// initiator that has gone must not reach the target later, when another path may have written there.
     ///
+    /// If the target ends the connection with an alert, it is passed to `report` before the initiator sees its
+    /// connection close. In TLS 1.3 the handshake of a client is complete before the server has judged its
+    /// certificate, so that a refusal arrives here.
+    ///
     /// # Errors
     /// As [`Self::run`], and `ConnectionReset` if bytes for the target are dropped.
-    pub(crate) fn run_for_initiator(mut self, local: OwnedFd) -> io::Result<()> {
+    pub(crate) fn run_for_initiator(mut self, local: OwnedFd, report: impl FnOnce(u8)) -> io::Result<()> {
         self.drops_at_end = true;
         // From here on, whatever closes the connection resets it.
         sockopt::set_socket_linger(&self.network, Some(Duration::ZERO))?;
-        let network = self.network.try_clone()?;
-        let ended = self.run(local, None);
-        if ended.is_ok() {
-            sockopt::set_socket_linger(&network, None)?;
+        let local = Local(local);
+        let ended = self.relay(&local, None);
+        match ended {
+            Ok(()) => sockopt::set_socket_linger(&self.network, None)?,
+            Err(_) => {
+                if let Some(alert) = self.alert() {
+                    report(alert);
+                }
+            }
         }
         ended
+    }
+
+    /// Returns the alert with which the other end ended the connection, if it sent one. A target that refuses
+    /// an initiator resets the connection after the alert, because it does not read the login request: sending
+    /// can fail before the alert was read.
+    fn alert(&mut self) -> Option<u8> {
+        for _ in 0..LAST_LOOKS {
+            if self.alert.is_some() {
+                break;
+            }
+            self.incoming.consumed(CHUNK_LEN);
+            match self.open_records() {
+                Ok(Opened::Data) => {}
+                Ok(Opened::Closed) | Err(_) => break,
+                Ok(Opened::Nothing) => match self.records.read_from(&mut self.network) {
+                    Ok(Taken::Bytes) => {}
+                    Ok(Taken::Nothing | Taken::End) | Err(_) => break,
+                },
+            }
+        }
+        self.alert
     }
 
     /// Returns the socket of the network, to look at its queue.
@@ -258,10 +298,16 @@ impl Relay {
     fn open_records(&mut self) -> Result<Opened, Violation> {
         while !self.is_closed && self.incoming.has_room(PLAIN_LEN_MAX) {
             let Some(len) = first_record(self.records.bytes())? else { break };
-            match self.layer.receive(self.records.first_mut(len))? {
-                Received::Data(bytes) => self.incoming.add(bytes),
-                Received::Nothing => {}
-                Received::Closed => self.is_closed = true,
+            match self.layer.receive(self.records.first_mut(len)) {
+                Ok(Received::Data(bytes)) => self.incoming.add(bytes),
+                Ok(Received::Nothing) => {}
+                Ok(Received::Closed) => self.is_closed = true,
+                Err(why) => {
+                    if let Violation::AlertReceived(alert) = why {
+                        self.alert = Some(alert);
+                    }
+                    return Err(why);
+                }
             }
             self.records.consumed(len);
         }

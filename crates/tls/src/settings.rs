@@ -15,6 +15,7 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
 use security::secret_access::FileAccess;
 
+use crate::error::own_fault;
 use crate::{CertifiedNames, TlsError};
 
 /// The longest file of certificates or keys, in bytes: the bundle of a system has some 200 KiB.
@@ -68,8 +69,9 @@ impl ServerSettings {
             }
         };
         let (chain, key) = (certificates(certificate)?, private_key(key)?);
-        let mut config =
-            builder.with_single_cert(chain.clone(), key).map_err(|why| unusable(certificate, &why))?;
+        let mut config = builder
+            .with_single_cert(chain.clone(), key)
+            .map_err(|why| unusable(certificate, &own_fault(&why)))?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Self {
@@ -109,7 +111,8 @@ impl ClientSettings {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
                 let (chain, key) = (certificates(certificate)?, private_key(key)?);
-                builder.with_client_auth_cert(chain, key).map_err(|why| unusable(certificate, &why))?
+                let built = builder.with_client_auth_cert(chain, key);
+                built.map_err(|why| unusable(certificate, &own_fault(&why)))?
             }
         };
         config.resumption = Resumption::disabled();

@@ -7,9 +7,9 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::client::connect_relay;
@@ -78,7 +78,7 @@ fn portal(settings: ServerSettings) -> (Portal, SocketAddr, Receiver<Result<Acce
 }
 
 fn dial(address: SocketAddr, name: &str, settings: &ClientSettings) -> Result<UnixStream, TlsError> {
-    let (socket, local) = connect(address, name, settings, PATIENCE)?;
+    let (socket, local) = connect(address, name, settings, PATIENCE, drop)?;
     assert!(local.ip().is_loopback());
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     Ok(socket)
@@ -343,7 +343,10 @@ fn a_certificate_that_is_not_good_is_refused_with_its_reason() {
         assert_eq!(refused.to_string(), wanted);
         if !matches!(refused, TlsError::Name(_)) {
             let refused = delivered.recv_timeout(PATIENCE).unwrap().unwrap_err().why.to_string();
-            assert!(refused.starts_with("the other end refused the TLS handshake: "), "{refused}");
+            assert!(
+                refused.starts_with("the other end refused the TLS handshake with the alert "),
+                "{refused}"
+            );
         }
     }
     for name in ["localhost", "[::1]", "127.0.0.1"] {
@@ -365,6 +368,49 @@ fn an_initiator_needs_a_certificate_where_the_portal_asks_for_one() {
     let why = delivered.recv_timeout(PATIENCE).unwrap().unwrap_err().why;
     assert_eq!(why.to_string(), "the other end presented no certificate");
     assert_eq!(nameless.read(&mut [0]).unwrap_or(0), 0);
+}
+
+#[test]
+fn an_initiator_that_is_refused_after_its_handshake_learns_why_before_its_connection_closes() {
+    let files = Files::new();
+    let (_portal, address, _delivered) = portal(files.server("target", Some("stranger")).unwrap());
+    for (identity, wanted) in [
+        (None, "certificate_required: it demands a certificate of this end"),
+        (Some("initiator"), "unknown_ca: it does not know the authority"),
+    ] {
+        // The target may reset the connection before the login request is sent, or afterwards.
+        for round in 0..20 {
+            let why = Arc::new(Mutex::new(None));
+            let told = Arc::clone(&why);
+            let refused = move |why: TlsError| *told.lock().unwrap() = Some(why.to_string());
+            let client = files.client("authority", identity);
+            let (mut socket, _) = connect(address, "localhost", &client, PATIENCE, refused).unwrap();
+            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            std::thread::sleep(Duration::from_millis(round % 4));
+            let _ = socket.write_all(&[0x43; 48]);
+            assert_eq!(socket.read(&mut [0]).unwrap_or(0), 0);
+            let why = why.lock().unwrap().take().unwrap_or_default();
+            let start = "the other end ended the TLS connection with the alert ";
+            assert!(why.strip_prefix(start).is_some_and(|rest| rest.starts_with(wanted)), "{why}");
+        }
+    }
+}
+
+#[test]
+fn the_version_of_a_certificate_that_openssl_makes_by_default_is_named() {
+    let files = Files::new();
+    let refused = ServerSettings::read(&files.path("version1.crt"), &files.path("target.key"), None);
+    let refused = refused.unwrap_err().to_string();
+    let wanted = "has X.509 version 1; make one of version 3 (openssl x509 -req does so with -extfile)";
+    assert!(
+        refused.ends_with(&format!("version1.crt cannot be used with its key: it {wanted}")),
+        "{refused}"
+    );
+    // The certificate of the other end, in the words of rustls.
+    let word = Arc::new(std::io::Error::other("UnsupportedCertVersion"));
+    let why = rustls::CertificateError::Other(rustls::OtherError(word));
+    let refused = TlsError::Handshake(rustls::Error::InvalidCertificate(why)).to_string();
+    assert_eq!(refused, format!("the certificate of the other end {wanted}"));
 }
 
 #[test]
@@ -438,9 +484,9 @@ fn files_that_cannot_be_used_are_named_with_their_reason() {
     );
     assert_eq!(refused("target.key", "target.key"), "target.key contains no certificate in PEM form");
     assert_eq!(refused("target.crt", "target.crt"), "target.crt contains no private key in PEM form");
-    assert!(
-        refused("target.crt", "initiator.key")
-            .starts_with("the certificate in target.crt cannot be used with its key: ")
+    assert_eq!(
+        refused("target.crt", "initiator.key"),
+        "the certificate in target.crt cannot be used with its key: the key belongs to another certificate"
     );
     fs::set_permissions(files.path("target.key"), fs::Permissions::from_mode(0o640)).unwrap();
     assert_eq!(
@@ -472,7 +518,7 @@ fn what_an_initiator_that_has_gone_left_at_the_proxy_never_reaches_a_target_that
     let (_portal, address, delivered) = portal(files.server("target", None).unwrap());
     let (mut initiator, near) = UnixStream::pair().unwrap();
     let (relay, _) = connect_relay(address, "127.0.0.1", &files.client("authority", None), PATIENCE).unwrap();
-    let relay = std::thread::spawn(move || relay.run_for_initiator(near.into()));
+    let relay = std::thread::spawn(move || relay.run_for_initiator(near.into(), |_| ()));
     let mut target = delivered.recv_timeout(PATIENCE).unwrap().unwrap().socket;
     // The target receives nothing until then.
     let written = fill(&mut initiator);
@@ -522,7 +568,7 @@ fn what_only_tcp_holds_is_dropped_with_the_connection_that_gave_it_up() {
     let (relay, _) = connect_relay(address, "127.0.0.1", &files.client("authority", None), PATIENCE).unwrap();
     let network = relay.network_for_tests();
     rustix::net::sockopt::set_socket_send_buffer_size(&network, 4 << 20).unwrap();
-    let relay = std::thread::spawn(move || relay.run_for_initiator(near.into()));
+    let relay = std::thread::spawn(move || relay.run_for_initiator(near.into(), |_| ()));
     let mut target = delivered.recv_timeout(PATIENCE).unwrap().unwrap().socket;
     // Looks, and not time, are counted: on a machine that stands still, the relays stand still too.
     let arrives = |looks: u32, socket: &dyn Fn() -> usize| {

@@ -1,5 +1,6 @@
 """Portals and initiators with TLS. The other end is OpenSSL (Python's `ssl`) or ours."""
 
+import contextlib
 import json
 import os
 import socket
@@ -96,8 +97,12 @@ def test_our_initiator_verifies_a_disk_over_tls_with_certificates_of_both(tmp_pa
         query = {"tls_ca": authority.certificate, "tls_certificate": initiator[0], "tls_key": initiator[1], "connections": 1}
         done = targe("verify", server.tls_url(query), "--full", "--write")
         assert done.returncode == 0, done.stdout + done.stderr
-        refused = targe("info", server.tls_url({"tls_ca": authority.certificate, "timeout": 0, "connect_timeout": 60}))
-        assert refused.returncode == 1, refused.stdout
+        nameless = {"tls_ca": authority.certificate, "timeout": 0, "connect_timeout": 60}
+        portal = server.tls_url(nameless).replace(f"/{server.iqn}/{server.first_lun}", "")
+        for command in (("info", server.tls_url(nameless)), ("discover", portal), ("bench", server.tls_url(nameless), "--time", "1"),
+                        ("attach", server.tls_url(nameless), "--nbd", str(tmp_path / "disk.sock"))):
+            refused = targe(*command)
+            assert refused.returncode == 1 and "certificate_required" in refused.stderr, (command, refused.stderr)
         # The target logs it after it has told the initiator.
         wait_for(lambda: "presented no certificate" in server.log_of_this_run(), server)
 
@@ -151,6 +156,18 @@ def test_the_proxy_carries_a_foreign_initiator_without_tls(tmp_path, authority, 
         assert proxy.returncode == 0 and not said, said
         with open(server.medium_path(), "rb") as medium:
             assert medium.read(8 << 20) == b"\x5a" * (8 << 20)
+        nameless = f"iscsi://{TLS_HOST}:{server.port}?tls_ca={authority.certificate}"
+        proxy = subprocess.Popen([servers.Targe.binary, "proxy", nameless, "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True)
+        try:
+            port = int(proxy.stderr.readline().split(" for ")[0].rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port), timeout=RUN_MAX_S) as end:
+                end.sendall(bytes(48))
+                with contextlib.suppress(ConnectionResetError):
+                    assert end.recv(1) == b""
+        finally:
+            proxy.terminate()
+            _, said = proxy.communicate(timeout=RUN_MAX_S)
+        assert "certificate_required" in said, said
     for arguments, wanted in (([portal, "--listen", "0.0.0.0:0"], "not encrypted"), ([f"iscsi://{TLS_HOST}"], "no tls key")):
         refused = targe("proxy", *arguments)
         assert refused.returncode == 2 and wanted in refused.stderr, refused.stderr

@@ -335,7 +335,7 @@ impl Certificates {
         let (certificate, key) = (self.path("initiator.crt"), self.path("initiator.key"));
         let identity = has_certificate.then_some((certificate.as_path(), key.as_path()));
         let settings = ClientSettings::read(Some(&self.path("authority.crt")), identity).unwrap();
-        let (socket, _) = tls::connect(address, "127.0.0.1", &settings, PATIENCE).unwrap();
+        let (socket, _) = tls::connect(address, "127.0.0.1", &settings, PATIENCE, drop).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket
     }

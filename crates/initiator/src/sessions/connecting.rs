@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use base::time::Instant;
 use iscsi::initiator::contract::Slot;
@@ -29,6 +30,27 @@ pub(crate) struct TlsServer {
     pub(crate) settings: ClientSettings,
     /// The name in its certificate.
     pub(crate) name: String,
+    /// Where the connection records that the server refused it after the handshake.
+    pub(crate) refusal: Refusal,
+}
+
+/// Why the server of the last connection with TLS ended it, if it did so by an alert. The thread of the
+/// connection records it before the session sees the connection close.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Refusal(Arc<Mutex<Option<String>>>);
+
+impl Refusal {
+    pub(crate) fn record(&self, why: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    }
+
+    pub(super) fn text(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
 }
 
 impl Sessions {
@@ -86,10 +108,11 @@ impl Sessions {
         to: SocketAddr,
         host: Option<String>,
     ) -> DriverRequest {
-        let plan = self.entries.get(&session).and_then(|entry| entry.tls.as_ref());
-        let server = plan.map(|plan| {
+        let entry = self.entries.get(&session);
+        let server = entry.and_then(|entry| Some((entry.tls.as_ref()?, entry))).map(|(plan, entry)| {
             let name = plan.name.clone().or(host).unwrap_or_else(|| to.ip().to_string());
-            Box::new(TlsServer { settings: plan.settings.clone(), name })
+            let refusal = entry.refusal.clone();
+            Box::new(TlsServer { settings: plan.settings.clone(), name, refusal })
         });
         let number = self.begin(ConnectAttempt { session, slot, to: Destination::Address(to) });
         DriverRequest::Connect(number, to, server)

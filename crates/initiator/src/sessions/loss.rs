@@ -1,10 +1,10 @@
 //! Records why sessions were lost, for the errors of their commands.
 
-use iscsi::initiator::contract::ConnectionDown;
+use iscsi::initiator::contract::{ConnectionDown, SessionEnd};
 
 use super::{SessionEntry, SessionId, Sessions};
 use crate::protocol::ProtocolSession;
-use crate::session_error::{LossReason, SessionError, SessionLoss};
+use crate::session_error::{LossReason, ProtocolEndReason, SessionError, SessionLoss};
 
 /// The facts about iSCSI connections that ended.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,9 +56,24 @@ impl SessionEntry {
                 why @ (ConnectionDown::Unreachable | ConnectionDown::TooSlow) => {
                     system().or(Some(LossReason::Iscsi(why).into()))
                 }
+                why @ ConnectionDown::Lost(_) => {
+                    let refusal = self.refusal.text().map(LossReason::System);
+                    Some(refusal.unwrap_or(LossReason::Iscsi(why)).into())
+                }
                 why => Some(LossReason::Iscsi(why).into()),
             },
         }
+    }
+
+    /// Returns why an iSCSI session ended, with what the system or TLS said of its last connection.
+    pub(super) fn iscsi_down(&mut self, why: SessionEnd) -> SessionError {
+        let last = self.system.take();
+        let mut down = SessionError { why: ProtocolEndReason::Iscsi(why), system: None };
+        down.system = match down.connection() {
+            Some(ConnectionDown::Lost(_)) => self.refusal.text(),
+            _ => last,
+        };
+        down
     }
 
     /// Returns whether the session was lost, whether it recovered or not, in contrast to a session that its

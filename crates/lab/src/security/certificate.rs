@@ -165,7 +165,7 @@ mod tests {
             (&stranger, "127.0.0.1", false),
         ] {
             let client = tls::ClientSettings::read(Some(trusted), None).unwrap();
-            let made = tls::connect(address, name, &client, Duration::from_secs(60));
+            let made = tls::connect(address, name, &client, Duration::from_secs(60), drop);
             assert_eq!(made.is_ok(), is_accepted, "{name}: {made:?}");
         }
     }

@@ -226,7 +226,7 @@ impl TestPath {
         };
         let (address, _portal) = self.bed.target().run(start)?.map_err(system)?;
         let name = TARGET_ADDRESS.to_string();
-        let connect = || tls::connect(address, &name, &trusted, STALL_MAX);
+        let connect = || tls::connect(address, &name, &trusted, STALL_MAX, drop);
         let (client, _) = self.bed.initiator().run(connect)?.map_err(failed)?;
         let arrived = accepted.recv_timeout(STALL_MAX).map_err(|_| system(io::ErrorKind::TimedOut.into()))?;
         let server = arrived.map_err(|refused| failed(refused.why))?.socket;

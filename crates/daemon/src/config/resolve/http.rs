@@ -44,7 +44,9 @@ pub(super) fn resolve(
     };
     if !listen.ip().is_loopback() {
         let knows_clients = written.tls_client_authority.is_some();
-        check_exposed(&at.span, written.token_file.is_some(), knows_clients, tls.is_some(), report);
+        // A certificate that cannot be used is an error of its own.
+        let wants_tls = written.tls_certificate.is_some();
+        check_exposed(&at.span, written.token_file.is_some(), knows_clients, wants_tls, report);
     }
     Some(Http { listen, tokens, hosts, tls })
 }
@@ -54,14 +56,14 @@ fn check_exposed(
     at: &SourceSpan,
     has_token: bool,
     knows_clients: bool,
-    has_tls: bool,
+    wants_tls: bool,
     report: &mut ConfigReport,
 ) {
     if !has_token && !knows_clients {
         let message = "other hosts can connect to this address: set \"token_file\" or \"tls_client_authority\", or listen on \
                        127.0.0.1 or [::1]";
         report.error(at, message);
-    } else if !has_tls {
+    } else if !wants_tls {
         report.warn(at, "the token crosses the network unencrypted, because there is no \"tls_certificate\"");
     }
 }

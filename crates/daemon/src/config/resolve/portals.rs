@@ -94,7 +94,8 @@ impl raw::Portal {
 }
 
 impl Portals {
-    /// Warns of a portal on all addresses of this host through which a target can be reached without CHAP.
+    /// Warns of a portal on all addresses of this host through which a target can be reached without a password
+    /// and without a certificate.
     pub(super) fn warn_of_open_access(
         &self,
         written: &[raw::Portal],
@@ -107,9 +108,8 @@ impl Portals {
         };
         for (at, (portal, from)) in self.list.iter().zip(written).enumerate() {
             let open = targets.iter().filter(|target| target.portals.contains(&at)).find(is_open);
-            if let (true, Some(target), Some(span)) =
-                (portal.listen.ip().is_unspecified(), open, &from.listen)
-            {
+            let is_exposed = portal.listen.ip().is_unspecified() && from.tls_client_authority.is_none();
+            if let (true, Some(target), Some(span)) = (is_exposed, open, &from.listen) {
                 report.warn(
                     &span.span,
                     format!(

@@ -266,6 +266,35 @@ fn names_in_certificates_need_certificates() {
 }
 
 #[test]
+fn a_certificate_that_is_demanded_or_wrong_is_no_missing_password_or_certificate() {
+    let scratch = Scratch::new();
+    let tls = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tls/src/testdata");
+    for name in ["target.crt", "target.key", "authority.crt", "initiator.key"] {
+        scratch.file(name, std::fs::read(tls.join(name)).unwrap(), 0o600);
+    }
+    let told = |portal: &str, http: &str| {
+        let target =
+            "[[target]]\nname = 'iqn.2001-04.com.example:a'\n[[target.lun]]\ntype = 'ram'\nsize = '1M'\n";
+        let text = format!("[[portal]]\nlisten = '0.0.0.0'\n{portal}{target}{http}");
+        scratch.told(&scratch.load(&text).map_or_else(|report| report, |loaded| loaded.report))
+    };
+    let (certificate, authority) =
+        ("tls_certificate = 'target.crt'\n", "tls_client_authority = 'authority.crt'\n");
+    let key = "tls_key = 'target.key'\n";
+    assert!(told("", "").contains("without a password"));
+    assert!(told(&format!("{certificate}{key}"), "").contains("without a password"));
+    assert_eq!(told(&format!("{certificate}{key}{authority}"), ""), "");
+
+    scratch.file("token", "0123456789abcdef0123456789abcdef\n", 0o600);
+    let closed = format!("{certificate}{key}{authority}");
+    let http = "[http]\nlisten = '0.0.0.0:9260'\ntoken_file = 'token'\n";
+    assert!(told(&closed, http).contains("there is no \"tls_certificate\""));
+    let told = told(&closed, &format!("{http}{certificate}tls_key = 'initiator.key'\n"));
+    assert!(told.contains("target.crt cannot be used with its key"), "{told}");
+    assert!(!told.contains("there is no"), "{told}");
+}
+
+#[test]
 fn the_first_lun_that_linux_numbers_otherwise_is_named() {
     let scratch = Scratch::new();
     let lun = |number: u16| format!("[[target.lun]]\ntype = 'ram'\nsize = '1M'\nlun = {number}\n");

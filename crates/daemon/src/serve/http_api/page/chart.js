@@ -22,9 +22,12 @@ function roundUp(value, base) {
 }
 
 export class Chart {
-  /** `value` takes a number out of what was counted, `format` writes it, `least` is the least end of the axis. */
-  constructor(parent, { title, value, format, least, base }) {
-    Object.assign(this, { title, value, format, least, base, past: [], end: least, span: "" });
+  /**
+   * `value` takes a number out of what was counted, `format` writes it, `axis` writes it beside the axis, `least`
+   * is the least end of the axis.
+   */
+  constructor(parent, { title, value, format, axis = format, least, base }) {
+    Object.assign(this, { title, value, format, axis, least, base, past: [], end: least, span: "" });
     this.now = { read: make("b", {}, "–"), write: make("b", {}, "–") };
     const legend = make("div", { class: "now" },
       make("span", {}, make("i", { class: "key read" }), "read ", this.now.read),
@@ -70,7 +73,7 @@ export class Chart {
       for (const [name, value] of [["x1", LEFT], ["x2", right], ["y1", height], ["y2", height]]) setAttribute(this.lines[at], name, String(value));
       setAttribute(this.labels[at], "x", String(LEFT - 8));
       setAttribute(this.labels[at], "y", String(height + 4));
-      setText(this.labels[at], this.format(part * this.end));
+      setText(this.labels[at], this.axis(part * this.end));
     });
     this.ends.forEach((label, at) => {
       setAttribute(label, "x", String([LEFT, right][at]));

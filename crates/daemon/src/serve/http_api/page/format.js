@@ -50,6 +50,12 @@ export function latency(microseconds) {
   return `${digits(number)} ${unit}`;
 }
 
+/**
+ * A mean latency. The daemon counts a command that it answers in the wake-up of its reactor that received the
+ * command with a latency of zero: where nearly all are such, there is no time to show.
+ */
+export const meanLatency = microseconds => microseconds !== null && microseconds < 1 ? "immediate" : latency(microseconds);
+
 /** A span in seconds: 12 s, 5 min, 3 h 20 min, 12 d 4 h. */
 export function span(seconds) {
   const parts = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];

@@ -3,7 +3,7 @@
 import { Refused, TokenNeeded, get, hasToken, setToken } from "./api.js";
 import { Chart } from "./chart.js";
 import { byId, make, setAttribute, setChildren, setText } from "./dom.js";
-import { byteRate, bytes, count, latency, moment, plural, rate, shortName, span } from "./format.js";
+import { byteRate, bytes, count, latency, meanLatency, moment, plural, rate, shortName, span } from "./format.js";
 import { Rates, keyOf, mean, p99 } from "./rates.js";
 import { Table, matching } from "./tables.js";
 
@@ -21,7 +21,7 @@ let round = 0;
 const charts = [
   new Chart(byId("charts"), { title: "Operations per second", value: part => part.ops, format: rate, least: 10, base: 1 }),
   new Chart(byId("charts"), { title: "Throughput", value: part => part.bytes, format: byteRate, least: 1024, base: 1024 }),
-  new Chart(byId("charts"), { title: "Mean latency", value: mean, format: latency, least: 100, base: 1 }),
+  new Chart(byId("charts"), { title: "Mean latency", value: mean, format: meanLatency, axis: latency, least: 100, base: 1 }),
 ];
 
 const ratesOf = lun => rates.of.get(keyOf(lun));
@@ -53,22 +53,36 @@ function properties(lun) {
   return [hasBlocks(lun) && bytes(lun.bytes), space, ...words].filter(Boolean).join(", ");
 }
 
+/** The operations per second of a LUN, and its running commands; null while they are not known. */
+function loadOf(lun) {
+  const found = ratesOf(lun);
+  return found ? found.read.ops + found.write.ops + lun.tasks : null;
+}
+
+/** The bytes per second of a session, and its running commands; null while they are not known. */
+function trafficOf(one) {
+  const traffic = rates.sessions.get(one.key);
+  return traffic ? traffic.read + traffic.write + one.tasks : null;
+}
+
 const luns = new Table(byId("luns-table"), {
-  title: "LUNs", empty: "No LUN is served.",
+  title: "LUNs", empty: "No LUN is served.", changed: showTables,
+  order: { load: loadOf, grave: lun => state(lun)[2] !== "good", idle: "idle LUNs" },
   columns: [
     { title: "LUN", cell: lun => [`${shortName(lun.target)}/${lun.lun}`, lun.target] },
     { title: "Medium", wide: true, cell: lun => [lun.medium, properties(lun)] },
     { title: "State", wide: true, cell: state },
     { title: "Read/s", number: true, cell: lun => [both(lun, rate, part => part.ops)[0], both(lun, byteRate, part => part.bytes)[0]] },
     { title: "Write/s", number: true, cell: lun => [both(lun, rate, part => part.ops)[1], both(lun, byteRate, part => part.bytes)[1]] },
-    { title: "Read latency", number: true, cell: lun => [both(lun, latency, mean)[0], slowest(lun, "read")] },
-    { title: "Write latency", number: true, cell: lun => [both(lun, latency, mean)[1], slowest(lun, "write")] },
+    { title: "Read latency", number: true, cell: lun => [both(lun, meanLatency, mean)[0], slowest(lun, "read")] },
+    { title: "Write latency", number: true, cell: lun => [both(lun, meanLatency, mean)[1], slowest(lun, "write")] },
     { title: "Commands", number: true, cell: lun => [count(lun.commands), lun.tasks ? `${count(lun.tasks)} running` : ""] },
   ],
 });
 
 const sessions = new Table(byId("sessions-table"), {
-  title: "Sessions", empty: "No initiator is logged in.",
+  title: "Sessions", empty: "No initiator is logged in.", changed: showTables,
+  order: { load: trafficOf, grave: () => false, idle: "idle sessions" },
   columns: [
     { title: "Initiator", cell: one => [one.initiator, one.where] },
     { title: "Target", wide: true, cell: one => [one.target ? shortName(one.target) : "discovery", one.target ?? ""] },
@@ -96,7 +110,8 @@ function reservation(one) {
 }
 
 const targets = new Table(byId("targets-table"), {
-  title: "Targets", empty: "No target is configured.",
+  title: "Targets", empty: "No target is configured.", changed: showTables,
+  order: { load: target => target.sessions, grave: () => false, idle: "targets without a session" },
   columns: [
     { title: "Target", cell: target => [target.name, target.alias ?? ""] },
     { title: "LUNs", number: true, cell: target => count(target.luns) },
@@ -127,11 +142,13 @@ function allSessions({ sessions, hyperscsi }) {
 
 function showVerdict({ problems, warnings }, luns) {
   const reasons = [...problems, ...warnings];
+  // What is listed is counted.
   const failing = luns.filter(lun => lun.medium_errors || lun.io_timeouts);
   for (const lun of failing) reasons.push(`LUN ${lun.lun} of ${lun.target}: ${plural(lun.medium_errors + lun.io_timeouts, "medium error")} since it is served`);
   const kind = problems.length ? "bad" : reasons.length ? "warn" : "good";
+  const others = reasons.length - problems.length;
   const sentence = {
-    bad: `Degraded: ${plural(problems.length, "problem")}.`,
+    bad: `Degraded: ${[plural(problems.length, "problem"), others ? plural(others, "warning") : ""].filter(Boolean).join(", ")}.`,
     warn: "Everything that is configured is served, and something needs a look.",
     good: "Everything that is configured is served.",
   }[kind];

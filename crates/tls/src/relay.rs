@@ -163,9 +163,9 @@ impl Relay {
     /// process, unless the initiator closes it after the target has acknowledged every byte: a write of an
     /// initiator that has gone must not reach the target later, when another path may have written there.
     ///
-    /// If the target ends the connection with an alert, it is passed to `report` before the initiator sees its
-    /// connection close. In TLS 1.3 the handshake of a client is complete before the server has judged its
-    /// certificate, so that a refusal arrives here.
+    /// If the target ends the connection with an alert, it is passed to `report` before the initiator sees
+    /// its connection close. In TLS 1.3 the handshake of a client is complete before the server has judged
+    /// its certificate, so that a refusal arrives here.
     ///
     /// # Errors
     /// As [`Self::run`], and `ConnectionReset` if bytes for the target are dropped.
@@ -186,9 +186,9 @@ impl Relay {
         ended
     }
 
-    /// Returns the alert with which the other end ended the connection, if it sent one. A target that refuses
-    /// an initiator resets the connection after the alert, because it does not read the login request: sending
-    /// can fail before the alert was read.
+    /// Returns the alert with which the other end ended the connection, if it sent one. A target that
+    /// refuses an initiator resets the connection after the alert, because it does not read the login
+    /// request: sending can fail before the alert was read.
     fn alert(&mut self) -> Option<u8> {
         for _ in 0..LAST_LOOKS {
             if self.alert.is_some() {

@@ -94,8 +94,8 @@ impl raw::Portal {
 }
 
 impl Portals {
-    /// Warns of a portal on all addresses of this host through which a target can be reached without a password
-    /// and without a certificate.
+    /// Warns of a portal on all addresses of this host through which a target can be reached without a
+    /// password and without a certificate.
     pub(super) fn warn_of_open_access(
         &self,
         written: &[raw::Portal],

@@ -13,6 +13,7 @@ mod layers;
 mod markers;
 mod planted;
 mod published;
+mod quotes;
 mod root_entries;
 mod sizes;
 mod t10;
@@ -35,6 +36,7 @@ const RULES: &[Rule] = &[
     ("citations", citations::check),
     ("t10", t10::check),
     ("doc_claims", doc_claims::check),
+    ("quotes", quotes::check),
     ("clauses", crate::clauses::check),
     ("abuse", abuse::check),
     ("planted", planted::check),

@@ -79,13 +79,13 @@ pub(crate) enum Command {
     Changer(crate::changer::ChangerArgs),
     /// Make images of blank writable discs, and show what is on one
     Disc(crate::disc::DiscArgs),
-    /// Carry iSCSI of an initiator of this host over TLS to a portal, until a signal
+    /// Carry iSCSI of an initiator of this host to a portal, encrypted by TLS or a password, until a signal
     Proxy(crate::proxy::ProxyArgs),
     /// Serve volumes to Kubernetes (CSI), as controller, as node or as both, until a signal
     Csi(Box<crate::csi::CsiArgs>),
     /// Run experiments with reports, and test instruments: fault-injecting proxies
     Lab(crate::lab::LabArgs),
-    /// Test the conformance of any target or initiator to RFC 7143
+    /// Test the conformance of any target or initiator to RFC 7143, or of a device to SSC, SMC or MMC
     Conform(crate::conform::ConformArgs),
     /// Print the completion script of a shell
     Completions(CompletionsArgs),

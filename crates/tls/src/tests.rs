@@ -236,7 +236,7 @@ fn a_handshake_is_under_way_until_its_connection_is_delivered() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let ((sender, delivered), (let_go, go_on)) = (channel(), channel::<()>());
-    let go_on = std::sync::Mutex::new(go_on);
+    let go_on = Mutex::new(go_on);
     let deliver = move |arrived| {
         let _ = go_on.lock().unwrap().recv_timeout(PATIENCE);
         sender.send(arrived).unwrap();

@@ -22,8 +22,12 @@ pub enum ClientError {
         /// The socket.
         path: PathBuf,
     },
-    /// The socket belongs to another user.
-    #[error("permission denied: {} belongs to another user", path.display())]
+    /// The socket is closed to this user.
+    #[error(
+        "permission denied: {} is for the user of the daemon and for root: run the command with sudo. Members of the group \
+         \"admin_readers\" (see docs/config.md) can read the state without it",
+        path.display()
+    )]
     Denied {
         /// The socket.
         path: PathBuf,

@@ -17,13 +17,17 @@ use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::api::{ErrorKind as Kind, Failure, REQUEST_LEN_MAX, Request, Response};
+use super::api::{ErrorKind as Kind, Failure, Method, REQUEST_LEN_MAX, Request, Response};
 use super::change::{Client as Caller, Continuation, Peer};
+use super::open_api::READS;
 use super::socket_dir::SocketLock;
 use crate::os_error;
 
 /// The most clients at a time: a few operators and a few monitoring programs.
 const CLIENTS_MAX: usize = 16;
+
+/// How many of them can be members of the group that only reads, so that they keep no operator out.
+const READERS_MAX: usize = CLIENTS_MAX / 2;
 
 /// How long a client may send nothing, or take to read a response.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -91,21 +95,24 @@ struct Orders {
 pub struct BoundSocket {
     socket: SocketLock,
     listener: UnixListener,
+    /// The group whose members may read.
+    readers: Option<u32>,
 }
 
 impl BoundSocket {
-    /// Binds the socket and locks it, so that no other daemon starts on it.
+    /// Binds the socket and locks it, so that no other daemon starts on it. Members of the group `readers`
+    /// can connect, and read.
     ///
     /// # Errors
     /// [`AdminSocketError`]
-    pub fn bind(path: &Path) -> Result<Self, AdminSocketError> {
-        SocketLock::bind(path).map(|(place, listener)| Self { socket: place, listener })
+    pub fn bind(path: &Path, readers: Option<u32>) -> Result<Self, AdminSocketError> {
+        SocketLock::bind(path, readers).map(|(place, listener)| Self { socket: place, listener, readers })
     }
 
     /// Takes over the socket at `path` and its lock from another daemon. Dropping this leaves the socket
     /// there.
-    pub fn take_over(path: &Path, [listener, lock]: [OwnedFd; 2]) -> Self {
-        Self { socket: SocketLock::take_over(path, lock.into()), listener: listener.into() }
+    pub fn take_over(path: &Path, [listener, lock]: [OwnedFd; 2], readers: Option<u32>) -> Self {
+        Self { socket: SocketLock::take_over(path, lock.into()), listener: listener.into(), readers }
     }
 
     /// Serves the socket on a thread of its own.
@@ -123,7 +130,7 @@ impl BoundSocket {
     /// # Errors
     /// [`AdminSocketError`]
     pub fn prepare(self, answers: Arc<dyn RequestHandler>) -> Result<Server, AdminSocketError> {
-        Server::prepare(self.socket, self.listener, answers)
+        Server::prepare(self.socket, self.listener, self.readers, answers)
     }
 }
 
@@ -133,12 +140,13 @@ impl Server {
     /// # Errors
     /// [`AdminSocketError`]
     pub fn start(path: &Path, answers: Arc<dyn RequestHandler>) -> Result<Self, AdminSocketError> {
-        BoundSocket::bind(path)?.serve(answers)
+        BoundSocket::bind(path, None)?.serve(answers)
     }
 
     fn prepare(
         place: SocketLock,
         listener: UnixListener,
+        readers: Option<u32>,
         answers: Arc<dyn RequestHandler>,
     ) -> Result<Self, AdminSocketError> {
         let failed = |error: &std::io::Error| AdminSocketError::Socket {
@@ -158,7 +166,7 @@ impl Server {
             .name("admin".to_owned())
             .spawn(move || {
                 if begins.recv().is_ok() {
-                    accept_all(&listener, &answers, &theirs.0, &theirs.1);
+                    accept_all(&listener, readers, &answers, &theirs.0, &theirs.1);
                 }
             })
             .map_err(|error| failed(&error))?;
@@ -221,6 +229,7 @@ impl Drop for Server {
 
 fn accept_all(
     listener: &UnixListener,
+    readers: Option<u32>,
     answers: &Arc<dyn RequestHandler>,
     orders: &Orders,
     clients: &Arc<Clients>,
@@ -246,7 +255,7 @@ fn accept_all(
         }
         match listener.accept() {
             Ok((stream, _)) => {
-                start_client(stream, answers, clients, number);
+                start_client(stream, readers, answers, clients, number);
                 number += 1;
             }
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
@@ -269,6 +278,7 @@ struct Client {
     /// Distinguishes this client from the others.
     number: u64,
     stream: UnixStream,
+    access: Access,
     /// The time of its last request or response, or of its connection.
     since: Instant,
     /// Whether a request of this client is being handled, or a change that it has prepared waits for its
@@ -282,17 +292,21 @@ impl Clients {
     }
 
     /// Registers a client. When the list is full, the client that has been idle longest is disconnected,
-    /// which ends its thread at once. Returns false when the list is full and no client is idle.
-    fn register(&self, number: u64, stream: UnixStream) -> bool {
+    /// which ends its thread at once. Returns false when the list is full and no client is idle. Clients that
+    /// only read have a part of the list, and make room for each other.
+    fn register(&self, number: u64, stream: UnixStream, access: Access) -> bool {
         let mut list = self.list();
-        if list.len() >= CLIENTS_MAX {
-            let idle = list.iter().enumerate().filter(|(_, client)| !client.asking);
+        let readers = list.iter().filter(|client| client.access == Access::Read).count();
+        let is_full_of_readers = access == Access::Read && readers >= READERS_MAX;
+        if is_full_of_readers || list.len() >= CLIENTS_MAX {
+            let may_go = |client: &Client| !is_full_of_readers || client.access == Access::Read;
+            let idle = list.iter().enumerate().filter(|(_, client)| !client.asking && may_go(client));
             let Some(oldest) = idle.min_by_key(|(_, client)| client.since).map(|(at, _)| at) else {
                 return false;
             };
             let _ = list.remove(oldest).stream.shutdown(Shutdown::Both);
         }
-        list.push(Client { number, stream, since: Instant::now(), asking: false });
+        list.push(Client { number, stream, access, since: Instant::now(), asking: false });
         true
     }
 
@@ -320,20 +334,26 @@ impl Drop for ClientGuard {
     }
 }
 
-fn start_client(stream: UnixStream, answers: &Arc<dyn RequestHandler>, clients: &Arc<Clients>, number: u64) {
+fn start_client(
+    stream: UnixStream,
+    readers: Option<u32>,
+    answers: &Arc<dyn RequestHandler>,
+    clients: &Arc<Clients>,
+    number: u64,
+) {
     let timeouts = stream
         .set_read_timeout(Some(CLIENT_TIMEOUT))
         .and_then(|()| stream.set_write_timeout(Some(CLIENT_TIMEOUT)));
     if timeouts.is_err() {
         return;
     }
-    let Some(peer) = owner(&stream) else {
+    let Some((peer, access)) = admitted(&stream, readers) else {
         let message = "the admin socket is for the user of the daemon and for root".to_owned();
         send(&stream, &Response::<Value>::Error(Failure { kind: Kind::Refused, message }));
         return;
     };
     let Ok(other) = stream.try_clone() else { return };
-    if !clients.register(number, other) {
+    if !clients.register(number, other, access) {
         let message = format!("{CLIENTS_MAX} clients already wait for their responses");
         send(&stream, &Response::<Value>::Error(Failure { kind: Kind::Busy, message }));
         return;
@@ -341,18 +361,46 @@ fn start_client(stream: UnixStream, answers: &Arc<dyn RequestHandler>, clients: 
     let guard = ClientGuard { number, clients: Arc::clone(clients) };
     let answers = Arc::clone(answers);
     let spawned = std::thread::Builder::new().name("admin-client".to_owned()).spawn(move || {
-        serve_client(&stream, &*answers, peer, &guard);
+        serve_client(&stream, &*answers, (peer, access), &guard);
     });
     if let Err(error) = spawned {
         crate::warning!("admin socket: cannot start a thread for a client: {}", os_error(&error));
     }
 }
 
-/// Returns the peer if it runs as our user or as root. The permissions of the socket enforce the same; this
-/// check also covers a descriptor that was passed to another process.
-fn owner(stream: &UnixStream) -> Option<Peer> {
-    let PeerCredentials { uid, pid } = peer_credentials::of(stream).ok()?;
-    (uid == rustix::process::geteuid().as_raw() || uid == 0).then(|| Peer::process(uid, pid))
+/// What a client may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    /// Everything: it runs as our user or as root.
+    Full,
+    /// Ask for the state.
+    Read,
+}
+
+/// Returns the peer and what it may do. The permissions of the socket enforce the same; this check also covers
+/// a descriptor that was passed to another process.
+fn admitted(stream: &UnixStream, readers: Option<u32>) -> Option<(Peer, Access)> {
+    let PeerCredentials { uid, gid, pid } = peer_credentials::of(stream).ok()?;
+    let is_reader =
+        |group| gid == group || peer_credentials::groups(stream).is_ok_and(|all| all.contains(&group));
+    let access = if uid == rustix::process::geteuid().as_raw() || uid == 0 {
+        Access::Full
+    } else if readers.is_some_and(is_reader) {
+        Access::Read
+    } else {
+        return None;
+    };
+    Some((Peer::process(uid, pid), access))
+}
+
+/// Refuses what changes something to a client that only reads.
+fn expect_access(method: Method, access: Access) -> Result<(), Failure> {
+    if access == Access::Full || READS.contains(&method) {
+        return Ok(());
+    }
+    let message = "this user may only read the daemon's state (\"admin_readers\"): for anything else, run the command as \
+                   the user of the daemon or as root";
+    Err(Failure { kind: Kind::Refused, message: message.to_owned() })
 }
 
 /// Handles the requests of one client until it disconnects, sends nothing for too long, or sends a line that
@@ -360,7 +408,12 @@ fn owner(stream: &UnixStream) -> Option<Peer> {
 ///
 /// If a change is prepared when the client disconnects, dropping `caller` tells so to the thread that
 /// prepared it.
-fn serve_client(stream: &UnixStream, answers: &dyn RequestHandler, peer: Peer, guard: &ClientGuard) {
+fn serve_client(
+    stream: &UnixStream,
+    answers: &dyn RequestHandler,
+    (peer, access): (Peer, Access),
+    guard: &ClientGuard,
+) {
     let mut caller = Caller::new(peer);
     let mut held = Vec::new();
     loop {
@@ -377,7 +430,8 @@ fn serve_client(stream: &UnixStream, answers: &dyn RequestHandler, peer: Peer, g
         let response = match serde_json::from_slice::<Request>(&line) {
             Ok(request) => {
                 crate::debug!("admin socket: request for {:?}", request.method);
-                match answers.handle(request, &mut caller) {
+                let permitted = expect_access(request.method, access);
+                match permitted.and_then(|()| answers.handle(request, &mut caller)) {
                     Ok(result) => Response::Result(result),
                     Err(failure) => Response::Error(failure),
                 }

@@ -3,7 +3,7 @@
 
 use std::fs::{self, DirBuilder, File, Permissions, TryLockError};
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,8 +25,9 @@ pub(super) struct SocketLock {
 }
 
 impl SocketLock {
-    /// Locks the path and listens there. A socket that a dead daemon left is replaced.
-    pub(super) fn bind(path: &Path) -> Result<(Self, UnixListener), AdminSocketError> {
+    /// Locks the path and listens there. A socket that a dead daemon left is replaced. Members of the group
+    /// `readers` can connect.
+    pub(super) fn bind(path: &Path, readers: Option<u32>) -> Result<(Self, UnixListener), AdminSocketError> {
         let failed = |what: &str, error: &std::io::Error| AdminSocketError::Socket {
             path: path.to_path_buf(),
             why: format!("{what}: {}", os_error(error)),
@@ -36,7 +37,7 @@ impl SocketLock {
             let why = format!("the path has {length} bytes; a Unix socket has at most {PATH_LEN_MAX}");
             return Err(AdminSocketError::Socket { path: path.to_path_buf(), why });
         }
-        check_directory(path)?;
+        check_directory(path, readers)?;
         let lock_path = path.with_extension("lock");
         let mut options = fs::OpenOptions::new();
         let lock = options
@@ -70,6 +71,13 @@ impl SocketLock {
         let listener = UnixListener::bind(path).map_err(|error| failed("cannot listen", &error))?;
         fs::set_permissions(path, Permissions::from_mode(0o600))
             .map_err(|error| failed("cannot set its mode", &error))?;
+        if let Some(group) = readers {
+            open_to(group, path, 0o660).map_err(|error| failed(&no_group(group, path), &error))?;
+            if let Some(directory) = path.parent() {
+                let opened = open_to(group, directory, READABLE);
+                opened.map_err(|error| failed(&no_group(group, directory), &error))?;
+            }
+        }
         Ok((Self { path: path.to_path_buf(), lock, is_removed: AtomicBool::new(true) }, listener))
     }
 
@@ -104,8 +112,25 @@ impl Drop for SocketLock {
     }
 }
 
-/// Makes sure that the directory exists, belongs to our user, and is closed to all other users.
-fn check_directory(path: &Path) -> Result<(), AdminSocketError> {
+/// The mode of a directory through which members of its group reach the socket, whose name they know.
+const READABLE: u32 = 0o710;
+
+/// Gives a file or directory to a group, and then this mode.
+fn open_to(group: u32, path: &Path, mode: u32) -> std::io::Result<()> {
+    chown(path, None, Some(group))?;
+    fs::set_permissions(path, Permissions::from_mode(mode))
+}
+
+fn no_group(group: u32, path: &Path) -> String {
+    format!(
+        "cannot give {} to the group {group} (\"admin_readers\"), of which this user must be a member",
+        path.display()
+    )
+}
+
+/// Makes sure that the directory exists, belongs to our user, and is closed to all other users. If there are
+/// `readers`, it holds nothing but the socket, and is opened for them later.
+fn check_directory(path: &Path, readers: Option<u32>) -> Result<(), AdminSocketError> {
     let refuse = |why: String| AdminSocketError::Socket { path: path.to_path_buf(), why };
     let Some(directory) = path.parent() else { return Err(refuse("the path has no directory".to_owned())) };
     let name = directory.display();
@@ -120,8 +145,19 @@ fn check_directory(path: &Path) -> Result<(), AdminSocketError> {
         return Err(refuse(format!("{name} belongs to another user")));
     }
     let mode = meta.mode() & 0o7777;
+    if readers.is_some() && !holds_only(directory, path) {
+        return Err(refuse(format!(
+            "{name} is to be opened for \"admin_readers\", so it must hold nothing else"
+        )));
+    }
     if mode & 0o077 == 0 {
         return Ok(());
+    }
+    // An earlier start has opened it for readers. Only those of now are to have access.
+    if mode & 0o777 == READABLE && holds_only(directory, path) {
+        let closed = fs::set_permissions(directory, Permissions::from_mode(0o700));
+        return closed
+            .map_err(|error| refuse(format!("cannot close {name} to its group: {}", os_error(&error))));
     }
     if mode & FS_GROUP_MASK == FS_GROUP && holds_only(directory, path) {
         let closed = fs::set_permissions(directory, Permissions::from_mode(0o700));

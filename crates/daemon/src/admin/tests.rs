@@ -69,7 +69,7 @@ fn a_daemon_that_prepares_to_take_over_accepts_no_client_and_leaves_the_socket()
     let serving = scratch.serve();
     let path = scratch.socket();
     let prepare = || {
-        let taken = BoundSocket::take_over(&path, serving.descriptors().unwrap());
+        let taken = BoundSocket::take_over(&path, serving.descriptors().unwrap(), None);
         taken.prepare(Arc::new(Silent)).unwrap()
     };
     for _ in 0..16 {
@@ -210,6 +210,108 @@ fn only_the_owner_can_open_it() {
     let refused = Server::start(&scratch.socket(), Arc::new(Echo)).unwrap_err().to_string();
     assert!(refused.ends_with("(mode 750); it must have mode 700"), "{refused}");
     assert!(!scratch.socket().exists());
+}
+
+/// A group that no process of the tests is in, but those that say so.
+const READERS: u32 = 54_321;
+
+/// Asks as another user, with these groups. Credentials of Linux belong to threads.
+fn ask_as_another(
+    path: &std::path::Path,
+    group: u32,
+    others: &[u32],
+    method: Method,
+) -> Result<Value, ClientError> {
+    use rustix::process::{Gid, Uid};
+    let path = path.to_path_buf();
+    let others: Vec<Gid> = others.iter().map(|group| Gid::from_raw(*group)).collect();
+    let asks = move || {
+        let (user, group) = (Uid::from_raw(65_534), Gid::from_raw(group));
+        rustix::thread::set_thread_groups(&others).unwrap();
+        rustix::thread::set_thread_res_gid(group, group, group).unwrap();
+        rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+        request(&path, method)
+    };
+    std::thread::spawn(asks).join().unwrap()
+}
+
+#[test]
+fn members_of_a_group_read_and_change_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can ask as another user");
+        return;
+    }
+    let scratch = Scratch::new();
+    fs::set_permissions(scratch.path(), Permissions::from_mode(0o711)).unwrap();
+    let (path, run) = (scratch.socket(), scratch.path().join("run"));
+    let server = BoundSocket::bind(&path, Some(READERS)).unwrap().serve(Arc::new(Echo)).unwrap();
+    let access = |path: &PathBuf| {
+        let found = fs::symlink_metadata(path).unwrap();
+        (found.mode() & 0o777, found.gid())
+    };
+    assert_eq!((access(&path), access(&run)), ((0o660, READERS), (0o710, READERS)));
+    for (group, others) in [(READERS, [].as_slice()), (65_534, &[7, READERS])] {
+        for method in [Method::Status, Method::Sessions, Method::BoundLuns, Method::Events] {
+            assert!(ask_as_another(&path, group, others, method).is_ok(), "{method:?}");
+        }
+        for method in [Method::Prepare, Method::Reload, Method::DropSessions, Method::Plan, Method::Upgrade] {
+            let refused = ask_as_another(&path, group, others, method).unwrap_err().to_string();
+            assert!(
+                refused.starts_with("this user may only read the daemon's state"),
+                "{method:?}: {refused}"
+            );
+        }
+    }
+    let denied = ask_as_another(&path, 65_534, &[7], Method::Status).unwrap_err();
+    assert!(matches!(denied, ClientError::Denied { .. }), "{denied}");
+    assert!(denied.to_string().contains("run the command with sudo"), "{denied}");
+    assert!(request(&path, Method::Reload).is_ok());
+    // A daemon that takes the socket over and has no such group admits none, whatever the mode of the socket is.
+    let taken = BoundSocket::take_over(&path, server.descriptors().unwrap(), None);
+    server.pause(true);
+    let taken = taken.serve(Arc::new(Echo)).unwrap();
+    let refused = ask_as_another(&path, READERS, &[], Method::Status).unwrap_err().to_string();
+    assert_eq!(refused, "the admin socket is for the user of the daemon and for root");
+    drop((taken, server));
+    // A start without the group closes both again; one with the group opens no directory with anything else.
+    let server = scratch.serve();
+    assert_eq!((access(&path).0, access(&run).0), (0o600, 0o700));
+    drop(server);
+    fs::write(run.join("other"), "").unwrap();
+    let refused = BoundSocket::bind(&path, Some(READERS)).unwrap_err().to_string();
+    assert!(refused.ends_with("so it must hold nothing else"), "{refused}");
+}
+
+#[test]
+fn readers_keep_no_operator_out() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can ask as another user");
+        return;
+    }
+    let scratch = Scratch::new();
+    fs::set_permissions(scratch.path(), Permissions::from_mode(0o711)).unwrap();
+    let path = scratch.socket();
+    let _server = BoundSocket::bind(&path, Some(READERS)).unwrap().serve(Arc::new(Echo)).unwrap();
+    let operator = UnixStream::connect(&path).unwrap();
+    assert_eq!(exchange(&operator, b"{\"method\":\"status\"}\n")["result"]["asked"], "status");
+    let place = path.clone();
+    let crowd = std::thread::spawn(move || {
+        let group = rustix::process::Gid::from_raw(READERS);
+        rustix::thread::set_thread_res_gid(group, group, group).unwrap();
+        let user = rustix::process::Uid::from_raw(65_534);
+        rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+        (0..40)
+            .map(|_| {
+                let stream = UnixStream::connect(&place).unwrap();
+                exchange(&stream, b"{\"method\":\"status\"}\n");
+                stream
+            })
+            .collect::<Vec<_>>()
+    });
+    let crowd = crowd.join().unwrap();
+    // The idle operator was disconnected by none of them.
+    assert_eq!(exchange(&operator, b"{\"method\":\"reload\"}\n")["result"]["asked"], "reload");
+    assert_eq!({ &crowd[0] }.read(&mut [0]).unwrap(), 0);
 }
 
 #[test]

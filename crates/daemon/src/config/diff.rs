@@ -121,6 +121,7 @@ impl Config {
         let fixed = [
             ("state_dir", old.state_dir != new.state_dir),
             ("admin_socket", old.admin_socket != new.admin_socket),
+            ("admin_readers", old.admin_readers != new.admin_readers),
             ("reactor", old.reactor != new.reactor),
             ("cores", old.cores != new.cores),
             ("poll", old.poll != new.poll),

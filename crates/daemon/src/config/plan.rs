@@ -196,6 +196,7 @@ fn value(config: &Config, name: &str) -> String {
         "send_timeout" => config.send_timeout.map_or("none".to_owned(), |span| format!("{span:?}")),
         "state_dir" => config.state_dir.display().to_string(),
         "admin_socket" => config.admin_socket.display().to_string(),
+        "admin_readers" => config.admin_readers.map_or("none".to_owned(), |group| format!("group {group}")),
         "reactor" => format!("{:?}", config.reactor).to_lowercase(),
         "cores" if config.cores.is_empty() => "all".to_owned(),
         "cores" => config.cores.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),

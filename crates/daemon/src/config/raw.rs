@@ -15,6 +15,7 @@ use super::source_span::{ConfigReport, Located, SourceSpan};
 pub(crate) struct Root {
     pub(crate) state_dir: Option<Located<PathBuf>>,
     pub(crate) admin_socket: Option<Located<PathBuf>>,
+    pub(crate) admin_readers: Option<Located<String>>,
     pub(crate) log: Option<Located<&'static str>>,
     pub(crate) log_format: Option<Located<&'static str>>,
     pub(crate) slow_command: Option<Located<Duration>>,
@@ -226,6 +227,7 @@ impl Root {
         let mut root = Self {
             state_dir: r.path("state_dir"),
             admin_socket: r.path("admin_socket"),
+            admin_readers: r.text("admin_readers"),
             log: r.choice("log"),
             log_format: r.choice("log_format"),
             slow_command: r.duration("slow_command"),

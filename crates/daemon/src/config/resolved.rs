@@ -34,6 +34,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// The Unix socket of the admin protocol.
     pub admin_socket: PathBuf,
+    /// The group whose members may read the state of the daemon over that socket.
+    pub admin_readers: Option<u32>,
     /// The least severe level that is logged.
     pub log: log::Level,
     /// The form of the log.

@@ -46,7 +46,13 @@ pub(crate) static ROOT: Section = Section {
             Path,
             Told("`$XDG_RUNTIME_DIR/targe/admin.sock`, else `admin/admin.sock` in `state_dir`"),
             "The Unix socket that `targe status`, `sessions` and `luns` connect to. Its directory is created \
-             with mode 0700 if missing. No other user may have access to it.",
+             with mode 0700 if missing. No other user may have access to it, unless `admin_readers` is set.",
+        ),
+        key(
+            "admin_readers",
+            Text { len_max: 64 },
+            Told("none"),
+            "A group, by its name in `/etc/group` or by its number, whose members may read the daemon's state over the admin socket: `targe status`, `sessions`, `luns` and `top`. They can change nothing. The user of the daemon must be a member. The socket gets mode 0660, and its directory, which must hold nothing else, mode 0710, both with this group.",
         ),
         key(
             "log",

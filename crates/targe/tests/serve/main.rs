@@ -163,27 +163,36 @@ fn a_directory_where_this_user_may_make_nothing_is_named() {
     }
 }
 
+/// A process that ends with the test.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_controller_of_csi_says_that_its_daemon_does_not_answer_and_serves() {
     let fixture = Fixture::new();
-    let args = ["csi", "--endpoint", "csi.sock", "--controller", "--pool", ".", "--portal", "127.0.0.1"];
-    let log = fs::File::create(fixture.path("log")).unwrap();
-    let mut csi =
-        fixture.command(&[&args[..], &["--socket", "none.sock"]].concat()).stderr(log).spawn().unwrap();
+    let start = |log: &str, more: &[&str]| {
+        let args = ["csi", "--endpoint", "csi.sock", "--controller", "--pool", ".", "--portal", "127.0.0.1"];
+        let log = fs::File::create(fixture.path(log)).unwrap();
+        Running(fixture.command(&[&args[..], more].concat()).stderr(log).spawn().unwrap())
+    };
+    let csi = start("log", &["--socket", "none.sock"]);
     fixture.await_log("no targe is running (no process listens on none.sock); volumes cannot be made");
     fixture.await_log("serves CSI on csi.sock");
-    csi.kill().unwrap();
-    csi.wait().unwrap();
+    drop(csi);
     let daemon = fixture.serve(&["--listen", "127.0.0.1:0", "--lun", "ram:1M"]);
-    let log = fs::File::create(fixture.path("other")).unwrap();
-    let mut csi = fixture.command(&args).stderr(log).spawn().unwrap();
+    let mut csi = start("other", &[]);
     let other = || fs::read_to_string(fixture.path("other")).unwrap();
     while !other().contains("serves CSI on csi.sock") {
-        assert!(csi.try_wait().unwrap().is_none(), "{}", other());
+        assert!(csi.0.try_wait().unwrap().is_none(), "{}", other());
         std::thread::sleep(Duration::from_millis(5));
     }
-    csi.kill().unwrap();
-    csi.wait().unwrap();
+    drop(csi);
     assert!(!other().contains("volumes cannot be made"), "{}", other());
     assert_eq!(daemon.stop().0, 0);
 }
@@ -476,8 +485,7 @@ fn the_log_tells_who_came_who_went_and_who_was_refused_and_no_secret() {
     let at = text.rfind("[[target.lun]]").unwrap();
     let text = text[..at].to_owned() + &text[at..].replace("[[target.lun]]", auth);
     fixture.write("targe.toml", &text);
-    fs::set_permissions(fixture.path("targe.toml"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
-        .unwrap();
+    fs::set_permissions(fixture.path("targe.toml"), PermissionsExt::from_mode(0o600)).unwrap();
     let daemon = fixture.serve(&["--config", "targe.toml"]);
     let mut polite = Initiator::log_in(daemon.address, &format!("{NAME}a"));
     let (from, address) = (polite.address(), daemon.address);

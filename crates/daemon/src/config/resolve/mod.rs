@@ -21,6 +21,7 @@ mod numbers;
 mod over_commit;
 mod portals;
 mod process;
+mod readers;
 mod session;
 mod sg;
 mod tapes;
@@ -250,6 +251,7 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
     Config {
         state_dir: state_dir.unwrap_or_else(|| environment.state_dir.clone()),
         admin_socket,
+        admin_readers: readers::resolve(root.admin_readers.as_ref(), report),
         log: root.log.and_then(|at| Level::parse(at.value)).unwrap_or(Level::Info),
         log_format: match root.log_format.map(|at| at.value) {
             Some("json") => Format::Json,

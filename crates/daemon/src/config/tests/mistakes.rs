@@ -268,9 +268,9 @@ fn names_in_certificates_need_certificates() {
 #[test]
 fn a_certificate_that_is_demanded_or_wrong_is_no_missing_password_or_certificate() {
     let scratch = Scratch::new();
-    let tls = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tls/src/testdata");
+    let tls = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tls/src/testdata");
     for name in ["target.crt", "target.key", "authority.crt", "initiator.key"] {
-        scratch.file(name, std::fs::read(tls.join(name)).unwrap(), 0o600);
+        scratch.file(name, fs::read(tls.join(name)).unwrap(), 0o600);
     }
     let told = |portal: &str, http: &str| {
         let target =

@@ -388,6 +388,7 @@ pub(super) fn without_restart_changes(new: Config, old: &Config) -> Config {
         http,
         state_dir: old.state_dir.clone(),
         admin_socket: old.admin_socket.clone(),
+        admin_readers: old.admin_readers,
         reactor: old.reactor,
         cores: old.cores.clone(),
         poll: old.poll,

@@ -41,7 +41,7 @@ impl Sockets {
         let Some(succession) = succession else {
             let inherited = InheritedSockets::from_process()?;
             inherited.check(&config.portals)?;
-            let admin = BoundSocket::bind(&config.admin_socket)?;
+            let admin = BoundSocket::bind(&config.admin_socket, config.admin_readers)?;
             let http = http_api::listen(config.http.as_ref())?;
             return Ok(Self { inherited, admin, http, portals: BTreeMap::new() });
         };
@@ -51,7 +51,7 @@ impl Sockets {
         let configured: Vec<SocketAddr> = config.portals.iter().map(|portal| portal.listen).collect();
         Ok(Self {
             inherited,
-            admin: BoundSocket::take_over(&config.admin_socket, admin),
+            admin: BoundSocket::take_over(&config.admin_socket, admin, config.admin_readers),
             http: succession.http.take(),
             portals: succession.listeners(&configured),
         })

@@ -47,6 +47,8 @@ pub struct Driver {
     pub controller: Option<Volumes>,
     /// The node, if it is one.
     pub node: Option<Node>,
+    /// Called with a sentence once the driver can be asked.
+    pub ready: fn(&str),
 }
 
 impl Driver {
@@ -95,7 +97,9 @@ impl Driver {
             })
             .await;
         };
-        eprintln!("targe: {} serves CSI on {}", self.name, path.display());
+        let serves = format!("{} serves CSI on {}", self.name, path.display());
+        eprintln!("targe: {serves}");
+        (self.ready)(&serves);
         Server::builder()
             .concurrency_limit_per_connection(CALLS_MAX)
             .add_service(IdentityServer::new(identity))

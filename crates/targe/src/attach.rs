@@ -31,7 +31,7 @@ use self::nexuses::Nexuses;
 use crate::cli::{URL_HELP, size};
 use crate::luks::Opened;
 use crate::signals::{self, StallWatch};
-use crate::{Failure, connect, luks, print};
+use crate::{Failure, connect, luks, print, service};
 
 /// Signals that arrive within this time count as one request: `timeout` and some supervisors signal a process
 /// and then its group.
@@ -188,6 +188,7 @@ impl Shutdown {
     /// Records that no process uses the disk any more. Only a flush and a logout remain; sessions whose
     /// target does not answer are closed.
     fn last(&self) {
+        service::stopping("Detaching the disk");
         self.is_last.store(true, Ordering::SeqCst);
         self.still.watch(None, || ());
     }
@@ -308,6 +309,7 @@ fn serve_nbd(
         sector_size(logical_block_len)
     );
     print(&format!("{uri}\n"));
+    service::ready(&format!("{name} is the NBD disk {}", socket.display()));
     // If the sender was dropped, there is nothing to wait for.
     let _ = end.occasions.recv();
     end.last();
@@ -334,6 +336,7 @@ fn serve_file(
     let sectors = sector_size(logical_block_len);
     eprintln!("  sudo losetup --find --show --direct-io=on --sector-size {sectors} {}", file.display());
     print(&format!("{}\n", file.display()));
+    service::ready(&format!("{name} is the file {}", file.display()));
     let mut detached = false;
     while let Ok(Wakeup::Stop) = end.occasions.recv() {
         end.stop_requested();

@@ -14,7 +14,7 @@ use csi::topology::Topology;
 use csi::volumes::{Settings, Volumes};
 
 use self::admin::Daemon;
-use crate::Failure;
+use crate::{Failure, service};
 
 #[derive(Debug, Args)]
 pub(crate) struct CsiArgs {
@@ -161,6 +161,7 @@ pub(crate) fn run(args: CsiArgs) -> Result<(), Failure> {
         topology: Topology(topology),
         controller: pool.map(open).transpose().map_err(failed)?,
         node: node.node.then(|| node.open(max_volumes)).transpose()?,
+        ready: service::ready,
     };
     driver.run().map_err(failed)
 }

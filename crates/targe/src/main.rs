@@ -51,6 +51,7 @@ mod proxy;
 mod read_write;
 mod reservation;
 mod serve;
+mod service;
 mod session;
 mod shell;
 mod signals;

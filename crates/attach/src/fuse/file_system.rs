@@ -116,7 +116,7 @@ impl FileSystem {
     ) -> Step {
         let node = header.node;
         match Opcode(header.opcode) {
-            Opcode::INIT => with(body, Self::init),
+            Opcode::INIT => with(body, |asked| Self::init(asked, second_flags(body))),
             Opcode::FORGET | Opcode::BATCH_FORGET | Opcode::INTERRUPT => Step::Silent,
             Opcode::LOOKUP => self.lookup(node, body, profile),
             Opcode::GETATTR => self.attributes(node, profile),
@@ -147,7 +147,7 @@ impl FileSystem {
         }
     }
 
-    fn init(asked: &InitIn) -> Step {
+    fn init(asked: &InitIn, flags2: u32) -> Step {
         // A kernel with a newer major version asks again with this one.
         if asked.major > MAJOR {
             return reply(InitOut { major: MAJOR, minor: MINOR, ..InitOut::default() });
@@ -155,13 +155,20 @@ impl FileSystem {
         if asked.major < MAJOR || asked.minor < MINOR_MIN {
             return refuse(libc::EPROTO);
         }
-        let wanted =
-            init::ASYNC_READ | init::BIG_WRITES | init::ASYNC_DIO | init::PARALLEL_DIROPS | init::MAX_PAGES;
+        let wanted = init::ASYNC_READ
+            | init::BIG_WRITES
+            | init::ASYNC_DIO
+            | init::PARALLEL_DIROPS
+            | init::MAX_PAGES
+            | init::INIT_EXT;
+        let flags = asked.flags & wanted;
+        let flags2 = if flags & init::INIT_EXT == 0 { 0 } else { flags2 & init::DIRECT_IO_ALLOW_MMAP };
         reply(InitOut {
             major: MAJOR,
             minor: MINOR,
             max_readahead: asked.max_readahead,
-            flags: asked.flags & wanted,
+            flags,
+            flags2,
             max_background: BACKGROUND_MAX,
             congestion_threshold: BACKGROUND_MAX / 4 * 3,
             max_write: to_u32(to_u64(TRANSFER_LEN_MAX)),
@@ -188,7 +195,8 @@ impl FileSystem {
     }
 
     /// Accepts the attributes that leave the disk as it is. The file has the size of the disk. Opening it for
-    /// truncation changes nothing, as with a block device.
+    /// truncation changes nothing, as with a block device. The kernel sends the same for truncate(2) to zero,
+    /// unless it empties its cache at such an open, and with it what was written to a mapping and not sent.
     fn set_attributes(&self, node: u64, asked: &SetattrIn, profile: &Capabilities) -> Step {
         if asked.valid & (FATTR_MODE | FATTR_UID | FATTR_GID) != 0 {
             return refuse(libc::EPERM);
@@ -231,6 +239,12 @@ pub(super) fn answer(question: Question, result: Result<OpOutput, Failure>) -> S
         // The result is of another kind than the operation.
         (_, Ok(_)) => refuse(libc::EIO),
     }
+}
+
+/// Returns the second word of flags, which follows the fixed part of the first request of Linux 5.17 and later.
+fn second_flags(body: &[u8]) -> u32 {
+    let at = size_of::<InitIn>();
+    body.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |flags| u32::from_ne_bytes(*flags))
 }
 
 /// Reads the fixed part of a request. A shorter one comes from an unknown kernel, and is refused.

@@ -52,6 +52,10 @@ pub(super) mod init {
     pub(in super::super) const ASYNC_DIO: u32 = 1 << 15;
     pub(in super::super) const PARALLEL_DIROPS: u32 = 1 << 18;
     pub(in super::super) const MAX_PAGES: u32 = 1 << 22;
+    /// The second word of flags counts.
+    pub(in super::super) const INIT_EXT: u32 = 1 << 30;
+    /// Of the second word: files that the kernel does not cache can be mapped and shared (Linux 6.6).
+    pub(in super::super) const DIRECT_IO_ALLOW_MMAP: u32 = 1 << 4;
 }
 
 /// Flags of an open file.

@@ -436,7 +436,8 @@ fn spawn(settings: &NodeSettings, staged: &Staged, files: &Files) -> CsiResult<C
     let failed = |error: std::io::Error| CsiError::internal(format!("cannot start targe attach: {error}"));
     let url = files.url(settings, staged);
     let mut command = Command::new(&settings.targe);
-    command.arg("attach").arg(url);
+    // The service manager waits for the driver, not for its disks.
+    command.env_remove("NOTIFY_SOCKET").arg("attach").arg(url);
     match staged.method {
         AttachMethod::Loop => {
             match DirBuilder::new().mode(0o700).create(&files.mountpoint) {

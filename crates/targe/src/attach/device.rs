@@ -13,7 +13,7 @@ use store::shared::SharedStore;
 
 use super::nexuses::Nexuses;
 use super::{Shutdown, Wakeup, event_logger};
-use crate::{Failure, connect, print};
+use crate::{Failure, connect, print, service};
 
 /// How often the command checks whether the device is still in use, once its end is requested.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -115,6 +115,7 @@ pub(super) fn serve(
         Started::TakenOver => eprintln!("{urls}, {size}, is the block device it was; Ctrl-C detaches it"),
     }
     print(&format!("{}\n", path.display()));
+    service::ready(&format!("{urls} is the block device {}", path.display()));
     let how = wait_for_the_end(&device, end);
     end.last();
     let ended = match how {

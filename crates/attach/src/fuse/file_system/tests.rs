@@ -52,6 +52,21 @@ fn agrees_with_newer_kernels_and_refuses_old_ones() {
 }
 
 #[test]
+fn shared_mappings_are_permitted_where_the_kernel_has_them() {
+    let agreed = |flags: u32, more: &[u32]| {
+        let asked = InitIn { major: 7, minor: 45, max_readahead: 9, flags };
+        let words = more.iter().flat_map(|word| word.to_ne_bytes());
+        let bytes: Vec<u8> = asked.as_bytes().iter().copied().chain(words).collect();
+        let agreed: InitOut = body(ask_of(&profile(), Opcode::INIT, 0, &bytes));
+        (agreed.flags & init::INIT_EXT, agreed.flags2)
+    };
+    assert_eq!(agreed(u32::MAX, &[u32::MAX, 0]), (init::INIT_EXT, init::DIRECT_IO_ALLOW_MMAP));
+    assert_eq!(agreed(u32::MAX, &[0]), (init::INIT_EXT, 0));
+    assert_eq!(agreed(u32::MAX, &[]), (init::INIT_EXT, 0), "an older kernel");
+    assert_eq!(agreed(!init::INIT_EXT, &[u32::MAX]), (0, 0));
+}
+
+#[test]
 fn there_is_one_file() {
     let entry: EntryOut = body(ask(Opcode::LOOKUP, ROOT, *b"disk\0"));
     assert_eq!((entry.node, entry.attr.size, entry.attr.mode), (FILE, LEN, libc::S_IFREG | 0o600));

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Instructions and allocations of the target or of the initiator process per I/O, counted by valgrind.
 
-    bench/instructions.py [--role target] [--seconds S] [--rounds N] [--json FILE]
-    bench/instructions.py --role initiator [--count N] [--rounds N] [--json FILE]
+    bench/instructions.py [--role target] [--block SIZE] [--seconds S] [--rounds N] [--json FILE]
+    bench/instructions.py --role initiator [--block SIZE] [--count N] [--rounds N] [--json FILE]
 
 The release binary ($TARGE, else target/dist/targe) serves a LUN, and `targe bench` loads it. One of the two processes runs
 under callgrind, then under memcheck, over epoll (valgrind has no io_uring). The target is counted with memory and a file,
@@ -48,13 +48,14 @@ SHAPES = [("read", 32, "none"), ("read", 32, "crc32c"), ("write", 32, "none"), (
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--role", choices=("target", "initiator"), default="target")
+    parser.add_argument("--block", default="4K")
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--count", type=int, default=20000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json")
     options = parser.parse_args()
     samples = []
-    print(f"{'medium':8}{'4 KiB':8}{'depth':>6} {'digests':9}{'instructions':>14}{'allocations':>13}")
+    print(f"{'medium':8}{options.block:8}{'depth':>6} {'digests':9}{'instructions':>14}{'allocations':>13}")
     with tempfile.TemporaryDirectory() as folder:
         for medium in ("ram:64M", f"file:{folder}/disk.img,size=64M")[:2 if options.role == "target" else 1]:
             for shape in SHAPES:
@@ -62,7 +63,7 @@ def main():
                 figures = [statistics.median(each) for each in rounds]
                 access, depth, digests = shape
                 name = medium.partition(":")[0]
-                samples.append({"role": options.role, "medium": name, "access": access, "depth": depth, "digests": digests,
+                samples.append({"role": options.role, "medium": name, "access": access, "block": options.block, "depth": depth, "digests": digests,
                                 **dict(zip(TOOLS, rounds))})
                 print(f"{name:8}{access:8}{depth:>6} {digests:9}{figures[0]:>14.0f}{figures[1]:>13.3f}", flush=True)
     if options.json:
@@ -76,7 +77,7 @@ def per_io(folder, tool, medium, shape, options):
 
     def once():
         for _ in range(TRIES_MAX):
-            short, long = (count(folder, tool, medium, shape, is_target, (unit, n)) for n in (length, 4 * length))
+            short, long = (count(folder, tool, medium, (*shape, options.block), is_target, (unit, n)) for n in (length, 4 * length))
             # Where neighbours took the processors from one of the runs, the difference says nothing.
             if long[0] > 2 * short[0]:
                 return (long[1] - short[1]) / (long[0] - short[0])
@@ -87,7 +88,7 @@ def per_io(folder, tool, medium, shape, options):
 def count(folder, tool, medium, shape, is_target, length):
     """I/Os done, and what was counted of all of the process's life."""
     arguments, pattern = TOOLS[tool]
-    access, depth, digests = shape
+    access, depth, digests, block = shape
     log = os.path.join(folder, "valgrind.log")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -102,7 +103,7 @@ def count(folder, tool, medium, shape, is_target, length):
         url = f"iscsi://127.0.0.1:{port}/{IQN}/0?header_digest={digests}&data_digest={digests}"
         bench = subprocess.run(
             [*([] if is_target else valgrind), BINARY, "bench", url, "--reactor", "epoll", "--rw", access, "--random",
-             "--bs", "4K", "--depth", str(depth), length[0], str(length[1]), "--json", "--write"],
+             "--bs", block, "--depth", str(depth), length[0], str(length[1]), "--json", "--write"],
             env=environment, stdout=subprocess.PIPE, check=True, timeout=RUN_MAX_S, preexec_fn=hide_from_valgrind)
         target.send_signal(signal.SIGTERM)
         target.wait(END_MAX_S)

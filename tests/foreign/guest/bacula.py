@@ -45,6 +45,12 @@ def prepare(out, extra):
         return image.kernel_of(root), initramfs
 
 
+def fetch(out):
+    """Downloads Bacula's packages, unless they are there."""
+    with image.alone(out):
+        unpacked(os.path.join(out, "bacula-packages"))
+
+
 def unpacked(folder):
     """The packages, unpacked; downloaded unless they are there already."""
     done, root = os.path.join(folder, "complete"), os.path.join(folder, "root")
@@ -106,12 +112,20 @@ class Bacula:
     def __init__(self, guest):
         self.guest = guest
         for name in DAEMONS:
-            guest.run(f"{name} -f -c /etc/bacula/{name}.conf > /tmp/{name}.log 2>&1 &")
+            self.start(name)
         deadline = time.monotonic() + 120
         while "Version" not in self.console("version", check=False):
             if time.monotonic() > deadline:
                 raise CommandFailed("the director does not answer: " + guest.run("cat /tmp/bacula-*.log"))
             guest.run("sleep 0.2")
+
+    def start(self, name):
+        self.guest.run(f"{name} -f -c /etc/bacula/{name}.conf > /tmp/{name}.log 2>&1 &")
+
+    def restart_storage(self):
+        self.guest.run("killall bacula-sd; while pidof bacula-sd > /dev/null; do sleep 0.1; done")
+        self.start("bacula-sd")
+        self.guest.run("until netstat -ltn | grep -q :9103; do sleep 0.1; done")
 
     def console(self, *commands, check=True, limit_s=JOB_MAX_S):
         """What the console says to commands."""

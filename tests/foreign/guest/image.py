@@ -50,6 +50,9 @@ TAPE_MODULES = ["st", "sg"]
 # What the guest with a tape library has beside that.
 CHANGER_PROGRAMS = ["/usr/sbin/mtx"]
 CHANGER_MODULES = ["ch"]
+LTFS_MODULES = ["fuse"]
+# What the guest has beside that, in which people's programs use tapes.
+TAPE_APPLICATIONS = ["/usr/sbin/tapeinfo", "/bin/mt-st"]
 # What the guest has whose devices are passed through.
 PASS_THROUGH_PROGRAMS = ["/usr/bin/setpriv", "/usr/bin/flock"]
 PASS_THROUGH_MODULES = ["virtio_pci", "virtio_net", "virtio_scsi", "sd_mod", "sr_mod", "sg", "scsi_debug", "ahci"]
@@ -107,6 +110,32 @@ def prepare_changer(out):
     return prepare_drive(out, "changer", [*TAPE_PROGRAMS, *CHANGER_PROGRAMS], [*TAPE_MODULES, *CHANGER_MODULES])
 
 
+def prepare_tape_programs(out, ltfs):
+    """The same with more programs for tapes, and LTFS, if it is installed in the folder `ltfs`."""
+    with alone(out):
+        root = unpacked_kernel(os.path.join(out, "kernel"), [])
+        tree, initramfs = os.path.join(out, "root-tape-programs"), os.path.join(out, "initramfs-tape-programs")
+        build(tree, root, [*PROGRAMS, *TAPE_PROGRAMS, *CHANGER_PROGRAMS, *TAPE_APPLICATIONS],
+              [*MODULES, *TAPE_MODULES, *CHANGER_MODULES, *LTFS_MODULES])
+        add_open_iscsi(tree)
+        tried("gcc", "-static", "-Wall", "-o", os.path.join(tree, "usr/bin/chio"), os.path.join(FOLDER, "chio.c"))
+        if ltfs:
+            add_ltfs(tree, ltfs)
+        pack(tree, lambda path: open(path, "wb"), initramfs)
+        return kernel_of(root), initramfs
+
+
+def add_ltfs(tree, folder):
+    """A folder with LTFS, at the same place in the guest, with the libraries of its programs and plugins."""
+    inside = os.path.join(tree, os.path.relpath(folder, "/"))
+    shutil.copytree(folder, inside, symlinks=True, ignore=shutil.ignore_patterns("*.a", "*.la", "include", "share", "pkgconfig"))
+    plugins = os.path.join(folder, "lib", "ltfs")
+    programs = [os.path.join(folder, "bin", name) for name in ("mkltfs", "ltfs", "ltfsck")]
+    for path in (*programs, *(os.path.join(plugins, name) for name in os.listdir(plugins) if name.endswith(".so"))):
+        add_libraries(tree, path)
+    copy_into(tree, THREADS)
+
+
 def prepare_verify(out):
     """The same with fio."""
     return prepare_drive(out, "verify", VERIFY_PROGRAMS, [])
@@ -150,16 +179,30 @@ def prepare_drive(out, name, programs, modules):
 def prepare_ublk(out):
     """The same for a kernel that has ublk, with our own binary and fio in its root."""
     with alone(out):
-        root = unpacked_kernel(os.path.join(out, "kernel"), [])
-        if not has_module(root, "ublk_drv"):
-            folder = os.path.join(out, f"kernel-{UBLK_DEBIAN}")
-            root = unpacked_kernel(folder, release_of_its_own(os.path.join(out, "apt"), UBLK_DEBIAN))
+        root = ublk_kernel(out)
         tree, initramfs = os.path.join(out, "root-ublk"), os.path.join(out, "initramfs-ublk")
         build(tree, root, UBLK_PROGRAMS, UBLK_MODULES)
         add_targe(tree)
         # As it is: what emulation takes to unpack a hundred megabytes is more than it takes to copy them.
         pack(tree, lambda path: open(path, "wb"), initramfs)
         return kernel_of(root), initramfs
+
+
+def fetch(out):
+    """Downloads the kernel packages of all guests, unless they are there."""
+    with alone(out):
+        ublk_kernel(out)
+
+
+def ublk_kernel(out):
+    """The kernel of this Debian, unpacked, or of the next one if this one has no ublk."""
+    root = unpacked_kernel(os.path.join(out, "kernel"), [])
+    if has_module(root, "ublk_drv"):
+        return root
+    folder = os.path.join(out, f"kernel-{UBLK_DEBIAN}")
+    if not is_unpacked(folder):
+        return unpacked_kernel(folder, release_of_its_own(os.path.join(out, "apt"), UBLK_DEBIAN))
+    return os.path.join(folder, "root")
 
 
 @contextlib.contextmanager
@@ -187,7 +230,7 @@ def unpacked_kernel(folder, options):
     already. `options` are apt's."""
     done = os.path.join(folder, "complete")
     root = os.path.join(folder, "root")
-    if not (os.path.exists(done) and open(done).read() in pinned().values()):
+    if not is_unpacked(folder):
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(root)
         if options:
@@ -209,6 +252,12 @@ def unpacked_kernel(folder, options):
         with open(done, "w") as file:
             file.write(checksum)
     return root
+
+
+def is_unpacked(folder):
+    """Whether a kernel that `kernels.json` names is there."""
+    done = os.path.join(folder, "complete")
+    return os.path.exists(done) and open(done).read() in pinned().values()
 
 
 def pinned():

@@ -24,9 +24,11 @@ CARTRIDGE = 24 * MIB
 EXPORT = servers.Export(luns=(servers.Lun(medium="changer", size=CARTRIDGE, slots=SLOTS, cartridges=SLOTS),))
 BARCODES = [f"A{number:05}L8" for number in range(1, SLOTS + 1)]
 # The jobs, and how many MiB of files each has.
-JOBS = {"Long": 55, "Left": 8, "Right": 8, "Killed": 40, "After": 4}
+JOBS = {"Long": 55, "Left": 8, "Right": 8, "Killed": 40, "After": 4, "Marked": 4}
 # Each of these waits until the other has a drive too.
 TOGETHER = {"Left": "Right", "Right": "Left"}
+# What is found in the files of a cartridge.
+MARKED = b"a file that the disk will not keep "
 WAIT_MAX_S = 900
 pytestmark = pytest.mark.timeout(3600)
 
@@ -145,6 +147,48 @@ def test_a_kill_of_the_target_harms_no_job_that_ends_well(backup):
     for name in ("After", "Killed"):
         backup.run(name)
         backup.restore(name, backup.done[name])
+
+
+def test_names_a_damaged_cartridge_and_not_the_next_one(backup):
+    """Bacula's alert command asks the drive for its TapeAlert flags (`tapeinfo`) after an error, and at the end of each job."""
+    console = backup.bacula.console
+    backup.guest.run(f"cd /data/Marked && rm long && i=0; while [ $i -lt 400 ]; do echo -n '{MARKED.decode()}'; i=$((i + 1)); done > long")
+    ((volume, *_),) = backup.run("Marked")
+    damaged = os.path.join(backup.server.medium_path(), volume)
+    flip(damaged)
+    said = console(f"restore jobid={backup.done['Marked']} client=backup-fd restorejob=Restore where=/var/restored all done yes")
+    report = backup.bacula.ended(int(re.search(r"JobId=(\d+)", said)[1]))
+    expect("Restore OK" not in report, f"a damaged cartridge is restored: {report}")
+    expect(set(alerts(backup)) == {(volume, flag) for flag in "345"}, f"the alerts are {alerts(backup)}: {report}")
+    # The next cartridge is good. Until it ends, the storage daemon repeats what it heard in each job, under the name of that cartridge.
+    backup.bacula.restart_storage()
+    before = alerts(backup)
+    console(f"update volume={volume} volstatus=Used")
+    ((after, *_),) = backup.run("After")
+    expect(after != volume, f"a cartridge that is marked as used is written on: {after}")
+    backup.restore("After", backup.done["After"])
+    expect(alerts(backup) == before, f"the next cartridge has alerts: {alerts(backup)}")
+    flip(damaged)
+    backup.restore("Marked", backup.done["Marked"])
+
+
+def alerts(backup):
+    """The cartridges and TapeAlert flags in Bacula's log."""
+    return re.findall(r'Alert: Volume="(\w+)" alert=(\d+):', backup.guest.run("cat /var/lib/bacula/log"))
+
+
+def flip(cartridge):
+    """Changes one byte of the marked file on a cartridge, or changes it back."""
+    for name in sorted(os.listdir(cartridge)):
+        with open(os.path.join(cartridge, name), "r+b") as file:
+            data = file.read()
+            at = data.find(MARKED)
+            if at >= 0:
+                file.seek(at + 20 * len(MARKED))
+                byte = data[at + 20 * len(MARKED)]
+                file.write(bytes([byte ^ 1]))
+                return
+    raise AssertionError(f"no file of {cartridge} has the marked file")
 
 
 def test_leaves_sound_cartridges(backup):

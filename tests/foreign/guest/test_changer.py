@@ -25,9 +25,9 @@ pytestmark = pytest.mark.timeout(2000)
 
 
 class Library:
-    """The library as the guest sees it, and as an operator does."""
+    """The library as the guest sees it, and as an operator does. The LUNs of its drives follow that of the changer."""
 
-    def __init__(self, guest, server):
+    def __init__(self, guest, server, lun=0):
         self.guest, self.server = guest, server
         self.initiator = Initiator(guest, server)
         for module in ("st", "sg", "ch"):
@@ -35,9 +35,14 @@ class Library:
         self.initiator.clear()
         self.initiator.set_up()
         guest.run(f"{self.initiator.record} --login")
-        self.changer = self.device("scsi_changer", "sch[0-9]*", 0)
-        self.generic = self.device("scsi_generic", "sg*", 0)
-        self.drives = [self.device("scsi_tape", "nst[0-9]", lun) for lun in (1, 2)]
+        self.lun = lun
+        self.find_devices()
+
+    def find_devices(self):
+        """Looks the device files up, which are others after each login."""
+        self.changer = self.device("scsi_changer", "sch[0-9]*", self.lun)
+        self.generic = self.device("scsi_generic", "sg*", self.lun)
+        self.drives = [self.device("scsi_tape", "nst[0-9]", self.lun + number) for number in (1, 2)]
 
     def device(self, kind, names, lun):
         for _ in range(300):

@@ -1,6 +1,7 @@
 """Judges what all rigs rest on: that a stage which judges nothing fails, that no skip passes for a verdict, that every failure is told with
 its reason, and that a daemon which ends badly is told."""
 
+import glob
 import json
 import os
 import runpy
@@ -458,6 +459,44 @@ def test_names_a_stage_that_exceeds_its_budget_and_ends_one_that_hangs(tmp_path)
     assert list(rows.exceeded({"a": 29}, slow)) == [], "the machine is slow, not the stage"
     assert "no row" in next(rows.exceeded({"b": 1}, slow))
     assert (rows.limit_s("a", Machine()), rows.limit_s("a", slow), rows.limit_s("b", slow)) == (5000, 15000, 2700)
+
+
+def test_each_commit_runs_one_stage_of_the_rotation_and_says_which(monkeypatch, capsys):
+    text = runpy.run_path(os.path.join(HERE, "everything"), run_name="stages")
+    names = [row[0] for row in text["ROTATION"]]
+    for number, name in enumerate(names):
+        # Numbers that leave each remainder, in the first eight digits.
+        monkeypatch.setenv("COMMIT", f"{len(names) * 1000 + number:08x}" + "f" * 32)
+        assert text["rotated"]()[0] == name
+        assert f"this commit runs {name}, one of {', '.join(names)}" in capsys.readouterr().out
+    monkeypatch.setenv("COMMIT", "no commit")
+    assert text["rotated"]()[0] == names[0]
+
+
+# The rigs that no stage runs, each with what it needs beside Debian and this repository.
+BY_HAND = {
+    "tests/foreign/uiscsi/test_uiscsi.py": "Go, and the sources of uiscsi",
+    "tests/foreign/iscsi-client-rs/test_iscsi_client_rs.py": "the sources of iscsi-client-rs",
+    "tests/foreign/csi/test_sanity.py": "csi-sanity",
+    "tests/foreign/csi/test_guest.py": "csi-sanity",
+}
+
+
+def test_every_rig_is_in_a_stage_but_those_by_hand():
+    text = runpy.run_path(os.path.join(HERE, "everything"), run_name="stages")
+    rows = [row for names in ("COMPILED", "UNIT", "RELEASE", "MEASURED", "BUSY", "WAITING", "IDLE", "ROTATION") for row in text[names]]
+    named = [word for row in rows for word in row[2] if str(word).startswith("tests/")]
+    modules = [f"tests/{path}" for path in glob.glob("**/test_*.py", root_dir=HERE, recursive=True)]
+    assert {path for path in modules if not any(path == one or path.startswith(f"{one}/") for one in named)} == BY_HAND.keys()
+
+
+def test_every_archive_that_a_rig_downloads_is_fetched_with_the_packages():
+    """No stage needs the network after `make packages`."""
+    rigs = glob.glob(os.path.join(HERE, "**", "*.py"), recursive=True)
+    downloads = {os.path.relpath(path, HERE) for path in rigs if path != __file__ and '"download"' in open(path).read()}
+    assert downloads == {"foreign/guest/image.py", "foreign/guest/bacula.py"}
+    packages = runpy.run_path(os.path.join(HERE, "foreign", "packages"), run_name="packages")
+    assert {fetch.__module__ for _, fetch in packages["ARCHIVES"]} == {"guest.image", "guest.bacula"}
 
 
 def test_every_stage_has_a_budget():

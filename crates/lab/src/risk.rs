@@ -28,6 +28,7 @@ use initiator::endpoint::{TargetAddress, Transport};
 use initiator::{Client, Disk, Url, block_on};
 use oracle::block_header::DeviceId;
 
+use crate::bench::Negotiated;
 use crate::corrupter::Corrupter;
 use crate::experiment::{Control, LabError};
 use crate::machine;
@@ -84,6 +85,8 @@ pub struct Cell {
     pub faults: BTreeMap<&'static str, Counts>,
     /// What the trials without a fault that raised an alarm saw.
     pub alarms: Vec<String>,
+    /// What the sessions agreed on with the target, each different set once.
+    pub negotiated: Vec<Negotiated>,
 }
 
 /// One trial to run: the fault, if any, and the length of the command in bytes.
@@ -349,6 +352,7 @@ fn run_jobs(
     if let Some(why) = lane.log_in(combination)? {
         return Err(LabError::Target(why));
     }
+    cell.negotiated.push(lane.negotiated().clone());
     for (fault, len) in jobs {
         if stop.load(Ordering::Relaxed) {
             break;
@@ -369,6 +373,7 @@ impl Cell {
             counts: Counts::default(),
             faults: BTreeMap::new(),
             alarms: Vec::new(),
+            negotiated: Vec::new(),
         }
     }
 
@@ -396,6 +401,11 @@ impl Cell {
 
     fn add(&mut self, part: Self) {
         self.counts += part.counts;
+        for found in part.negotiated {
+            if !self.negotiated.contains(&found) {
+                self.negotiated.push(found);
+            }
+        }
         for (fault, counts) in part.faults {
             *self.faults.entry(fault).or_default() += counts;
         }

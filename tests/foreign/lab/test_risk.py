@@ -20,6 +20,18 @@ def outcome(report, digests, quantity):
     raise KeyError(f"{digests}, {quantity}: not in the report")
 
 
+def negotiated(report):
+    """The digests that the sessions of each cell agreed on, as the report says."""
+    (section,) = (section for section in report["sections"] if section["title"] == "What was negotiated")
+    agreed = {}
+    for table in section["tables"]:
+        titles = [column["title"] for column in table["columns"]]
+        for row in table["rows"]:
+            cells = dict(zip(titles, (cell["text"] for cell in row)))
+            agreed.setdefault(cells["session"], set()).update(cells[name] for name in ("HeaderDigest", "DataDigest"))
+    return agreed
+
+
 @pytest.mark.parametrize("kind", ["targe", "tgt"])
 def test_silent_damage_is_found_without_digests_and_none_with_both(tmp_path, kind, seed):
     plan = tmp_path / "plan.toml"
@@ -30,6 +42,8 @@ def test_silent_damage_is_found_without_digests_and_none_with_both(tmp_path, kin
         done = subprocess.run(command, capture_output=True, text=True, timeout=500)
         assert done.returncode == 0, f"seed {seed}: {done.stderr}; {server.log_tail()}"
     report = json.loads((tmp_path / "out" / "result.json").read_text())
+    agreed = negotiated(report)
+    assert agreed == {"digests none, ErrorRecoveryLevel 0": {"None"}, "digests both, ErrorRecoveryLevel 0": {"CRC32C"}}, agreed
     for digests in ("none", "both"):
         counts = {quantity: outcome(report, digests, quantity) for quantity in (
             "injected", "detected and recovered", "detected and reported", "silent and harmless", "silent and wrong",

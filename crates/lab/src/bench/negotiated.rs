@@ -11,7 +11,7 @@ pub struct Negotiated(pub Vec<(&'static str, String)>);
 impl Negotiated {
     /// Reads the parameters of a session that is up; the connection is its first one, which HyperSCSI has
     /// not.
-    pub(super) fn of(up: &SessionUp, connection: Option<&ConnectionView>) -> Self {
+    pub(crate) fn of(up: &SessionUp, connection: Option<&ConnectionView>) -> Self {
         let yes = |flag: bool| if flag { "Yes" } else { "No" }.to_owned();
         match up {
             SessionUp::Iscsi(up) => {

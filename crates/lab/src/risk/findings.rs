@@ -6,6 +6,7 @@ use super::outcome::{Counts, Outcome};
 use super::plan::{FAULTS, RiskPlan};
 use super::{Cell, RiskResults, Subject};
 use crate::plan::Digests;
+use crate::report::negotiated::Sessions;
 use crate::report::{
     Axis, Better, Cell as TableCell, Column, Estimate, Metric, Plot, PlotKind, Point, Report, SCHEMA,
     Section, Series, Table,
@@ -15,6 +16,7 @@ use crate::text::joined;
 /// Returns the report, without the time and the machine.
 pub(super) fn report(plan: &RiskPlan, subject: &Subject, results: &RiskResults) -> Report {
     let mut sections = vec![matrix(results), by_fault(results)];
+    sections.extend(negotiated(results));
     sections.extend(results.stories.iter().map(|story| Section {
         title: story.title.to_owned(),
         text: story.text.clone(),
@@ -35,6 +37,16 @@ pub(super) fn report(plan: &RiskPlan, subject: &Subject, results: &RiskResults) 
         sections,
         metrics: metrics(results),
     }
+}
+
+/// Returns the section with what the sessions of each cell agreed on.
+fn negotiated(results: &RiskResults) -> Option<Section> {
+    let mut sessions = Sessions::default();
+    for cell in &results.cells {
+        let name = format!("digests {}, ErrorRecoveryLevel {}", cell.digests.name(), cell.erl);
+        sessions.record(&name, cell.negotiated.clone());
+    }
+    sessions.section()
 }
 
 impl RiskResults {
@@ -365,6 +377,7 @@ fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::Negotiated;
     use crate::report::Ended;
 
     fn results(wrong: u64) -> RiskResults {
@@ -377,6 +390,7 @@ mod tests {
             counts,
             faults: [("read-data-bit", counts)].into(),
             alarms: Vec::new(),
+            negotiated: vec![Negotiated(vec![("DataDigest", digests.name().to_owned())])],
         };
         let sound = Counts { injected: 5000, recovered: 5000, ..Counts::default() };
         let mut header = cell(Digests::Header, Counts::default());
@@ -408,6 +422,22 @@ mod tests {
         let absent = &report.sections[0].tables[0].rows[2][2];
         assert_eq!(*absent, TableCell::Absent("not offered: refused".to_owned()));
         assert_eq!(RiskPlan::from_toml(&report.plan).unwrap(), RiskPlan::default());
+    }
+
+    #[test]
+    fn what_the_sessions_of_each_cell_agreed_on_is_a_section() {
+        let mut results = results(0);
+        results.cells[2].negotiated.clear();
+        let report = report(&RiskPlan::default(), &Subject::Child { program: "targe".into() }, &results);
+        let section = report.sections.iter().find(|section| section.title == "What was negotiated").unwrap();
+        let text = |text: &str| TableCell::Text(text.to_owned());
+        assert_eq!(
+            section.tables[0].rows,
+            [
+                [text("digests none, ErrorRecoveryLevel 0"), text("none")],
+                [text("digests both, ErrorRecoveryLevel 0"), text("both")],
+            ]
+        );
     }
 
     #[test]

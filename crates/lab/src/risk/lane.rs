@@ -22,6 +22,7 @@ use oracle::block_check::BlockCheck;
 use super::outcome::{Facts, Outcome, is_detected};
 use super::plan::{Fault, RiskPlan};
 use super::region::Region;
+use crate::bench::Negotiated;
 use crate::corrupter::fault::{Confinement, Fault as ArmedFault, PduClass, Place};
 use crate::corrupter::{Corrupter, Passage};
 use crate::experiment::LabError;
@@ -48,6 +49,8 @@ pub(super) struct Lane<'a> {
     bench: &'a Bench<'a>,
     corrupter: Corrupter,
     session: Option<Session>,
+    /// What the last login negotiated.
+    negotiated: Negotiated,
     region: Region,
     rng: Rng,
     isid: [u8; 6],
@@ -115,6 +118,7 @@ impl<'a> Lane<'a> {
             bench,
             corrupter,
             session: None,
+            negotiated: Negotiated::default(),
             region,
             rng,
             // Type 10b: random.
@@ -145,6 +149,8 @@ impl<'a> Lane<'a> {
                     // The target reports a unit attention to the first command of a session instead of
                     // executing it. A trial must not be that command.
                     let _ = run(&session, self.probe(), LOGIN_MAX);
+                    let connections = session.connections().wait().unwrap_or_default();
+                    self.negotiated = Negotiated::of(session.up(), connections.first());
                     self.session = Some(session);
                     return Ok(refusal);
                 }
@@ -156,6 +162,11 @@ impl<'a> Lane<'a> {
             *count = count.wrapping_add(1);
         }
         Ok(Some(failure))
+    }
+
+    /// Returns what the last login negotiated.
+    pub(super) const fn negotiated(&self) -> &Negotiated {
+        &self.negotiated
     }
 
     /// Returns the session, which is logged in again if it ended.

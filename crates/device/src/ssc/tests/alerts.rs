@@ -55,6 +55,17 @@ fn tape_alerts_are_raised_by_what_the_drive_refuses() {
 }
 
 #[test]
+fn the_write_protect_switch_of_a_cartridge_raises_an_alert() {
+    for refused in [&cdb_6(op::WRITE_6, 0, 10)[..], &[0x10, 0, 0, 0, 1, 0], &[0x19, 0, 0, 0, 0, 0]] {
+        let (mut rig, _) = with(Kind { is_protected: true, ..Kind::USUAL });
+        assert_eq!(alerts_of(&mut rig, A), [0; 0]);
+        let data: &[u8] = if refused[0] == op::WRITE_6 { &[0; 10] } else { &[] };
+        rig.run(A, refused, 0, data).check(SenseKey::DATA_PROTECT, Asc::WRITE_PROTECTED);
+        assert_eq!(alerts_of(&mut rig, A), [0x09]);
+    }
+}
+
+#[test]
 fn a_host_that_may_only_read_raises_no_alert_by_a_write() {
     let mut rig = tape();
     let access = crate::contract::Access::ReadOnly;

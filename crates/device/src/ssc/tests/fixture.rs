@@ -66,17 +66,20 @@ pub(super) struct Faults {
 pub(super) struct Kind {
     pub(super) capacity: u64,
     pub(super) is_worm: bool,
+    /// Whether its own write protect switch is on.
+    pub(super) is_protected: bool,
     pub(super) partitions: &'static [u64],
 }
 
 impl Kind {
-    pub(super) const USUAL: Self = Self { capacity: LARGE, is_worm: false, partitions: &[] };
+    pub(super) const USUAL: Self =
+        Self { capacity: LARGE, is_worm: false, is_protected: false, partitions: &[] };
 }
 
 impl Folder {
     /// Makes the folder of a blank cartridge.
     pub(super) fn new(kind: Kind) -> Self {
-        let label = Label::blank(&Blank {
+        let mut label = Label::blank(&Blank {
             profile: Profile::Lto8,
             is_worm: kind.is_worm,
             barcode: String::from("A00001L8"),
@@ -87,6 +90,7 @@ impl Folder {
             entropy: [7; 48],
         })
         .unwrap();
+        label.is_write_protected = kind.is_protected;
         Self::holding(MemoryFiles::new(&label))
     }
 

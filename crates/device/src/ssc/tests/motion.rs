@@ -108,7 +108,7 @@ fn locates_objects_files_and_the_end() {
 
 #[test]
 fn partitions_have_objects_of_their_own() {
-    let (mut rig, _) = with(Kind { partitions: &[64 << 20, 64 << 20], capacity: 128 << 20, is_worm: false });
+    let (mut rig, _) = with(Kind { partitions: &[64 << 20, 64 << 20], capacity: 128 << 20, ..Kind::USUAL });
     rig.write_block(&pattern(100, 1)).good();
     rig.run(A, &[op::LOCATE_10, 2, 0, 0, 0, 0, 0, 0, 1, 0], 0, &[]).good();
     rig.write_block(&pattern(100, 2)).good();

@@ -172,7 +172,7 @@ fn log_pages_are_those_of_a_tape_drive() {
 
 #[test]
 fn the_capacities_of_two_partitions_are_counted_in_mebibytes() {
-    let kind = Kind { partitions: &[64 << 20, 32 << 20], capacity: 96 << 20, is_worm: false };
+    let kind = Kind { partitions: &[64 << 20, 32 << 20], capacity: 96 << 20, ..Kind::USUAL };
     let (mut rig, _) = with(kind);
     let capacities = |rig: &mut Rig| {
         let page = rig.query(&log_cdb(0x31));

@@ -32,6 +32,12 @@ base::bugs! {
     /// WRITEs of some blocks end with ABORTED COMMAND, PROTOCOL SERVICE CRC ERROR, although none of their
     /// data was damaged.
     WritesAbortedUncaused,
+    /// WRITEs of some blocks end with BUSY although the unit executes commands.
+    WritesBusyUncaused,
+    /// WRITEs of some blocks end with TASK SET FULL although the task set is not full.
+    WritesFullUncaused,
+    /// WRITEs of some blocks end with RESERVATION CONFLICT although nothing is reserved.
+    WritesConflictUncaused,
     /// A unit attention is reported a second time.
     AttentionsToldAgain,
     /// Resets and new nexuses establish no unit attention.

@@ -23,6 +23,9 @@ base::bugs! {
     FramesMoveBack,
     /// More is sent than the receiver has credit for.
     FramesIgnoreLimit,
+    /// A write that is begun again in a new session takes the requests for its data for those of the session
+    /// before, and sends none.
+    FramesReplayUnready,
     /// The memory quota taken for data is not released when a command is aborted.
     FramesKeepMemory,
 }

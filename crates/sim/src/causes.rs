@@ -1,13 +1,19 @@
-//! Judges whether every CHECK CONDITION has a cause that the world knows: a failure of a medium, a unit
-//! attention that was established, a command that cannot be executed. And whether every cause is told.
+//! Judges whether every error status has a cause that the world knows: a failure of a medium, a unit
+//! attention that was established, a command that cannot be executed, a full task set. And whether every
+//! cause is told.
 //!
 //! A unit attention is told to one command of each I_T nexus that it concerns (SAM-5 §5.14). The judge knows,
 //! for each initiator and unit, which conditions can be pending ([`attentions`]); another one was invented.
 //! Resets (I_T nexus losses among them) and what another initiator does to reservations also have to be told:
 //! a command that an initiator sends after such a cause, and that ends otherwise, shows that the unit forgot
 //! the condition, unless a command that was open at that time brings it.
+//!
+//! Where reloads change LUNs, a LUN stands for different disks over time, and unit attentions are those of
+//! disks. The judge then leaves unit attentions, and errors that only a reload causes, to
+//! [`crate::views::InitiatorViews`], and asks of all other errors whether any disk is their cause.
 
 mod attentions;
+mod task_set;
 #[cfg(test)]
 mod tests;
 
@@ -19,22 +25,47 @@ use oracle::reservations::{Attentions as ReservationAttentions, Nexus};
 use scsi::sense::{Asc, SenseKey};
 
 use crate::media::MediumFailure;
-use crate::oracle_adapter::{Effect, GOOD, is_check_condition, sense_code};
+use crate::oracle_adapter::{
+    BUSY, Effect, GOOD, RESERVATION_CONFLICT, TASK_ABORTED, TASK_SET_FULL, is_check_condition, sense_code,
+};
 use crate::property::{Property, PropertyViolation};
 use crate::transport::{CommandOutcome, ScsiCommand, TaskManagement, Ticket};
 use attentions::{Attentions, Cause, Kind, Settled};
+use task_set::Occupancy;
+
+/// What the judge has to know of a world.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CauseRules {
+    pub(crate) initiators: usize,
+    /// Whether the transport can end commands with ABORTED COMMAND. It then judges itself whether what
+    /// happened to the PDUs of a task explains that.
+    pub(crate) transport_aborts: bool,
+    /// For each unit, whether it demands more protection than initiators use: it then refuses every command.
+    pub(crate) refuses_protection: Vec<bool>,
+    pub(crate) block_len: usize,
+    /// How long an operation of a medium takes at most. A task that is aborted meanwhile stays in its task
+    /// set until then.
+    pub(crate) medium_within: Duration,
+    /// How many tasks a unit accepts at a time.
+    pub(crate) task_set_max: usize,
+    /// Whether initiators reserve units. Another judge then knows which commands conflict.
+    pub(crate) has_reservations: bool,
+    /// How many bytes of data the transport of the target keeps, in one direction; `None`: it keeps none.
+    pub(crate) data_bytes_max: Option<usize>,
+    /// How many bytes the data of a write takes at least, if they arrive before their request, whose length is
+    /// not known then.
+    pub(crate) early_data_bytes: usize,
+    /// Whether reloads change what LUNs lead to.
+    pub(crate) has_reloads: bool,
+}
 
 /// The judge of a world.
 #[derive(Debug)]
 pub(crate) struct CauseJudge {
-    initiators: usize,
+    rules: CauseRules,
     units: u16,
-    /// Whether the transport can end commands with ABORTED COMMAND. It then judges itself whether what
-    /// happened to the PDUs of a task explains that.
-    transport_aborts: bool,
-    /// Whether units demand more protection than initiators use: they then refuse every command.
-    refuses_protection: Vec<bool>,
     block_len: u64,
+    occupancy: Occupancy,
     failures: Vec<(u16, MediumFailure)>,
     open: BTreeMap<Ticket, OpenCommand>,
     told: BTreeMap<(usize, u16), Attentions>,
@@ -50,6 +81,7 @@ pub(crate) struct CauseJudge {
 /// How often events happened that are judged here.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
+    full: u64,
     failures: u64,
     attentions: u64,
     resets_due: u64,
@@ -66,6 +98,8 @@ struct OpenCommand {
     /// Whether its initiator may execute it again in another session or on another connection.
     repeats: bool,
     immediate: bool,
+    /// How many bytes of data the command transfers.
+    data_bytes: usize,
     since: Instant,
     /// The byte ranges that the command accesses, of its unit or, if it copies, of any unit.
     ranges: Vec<(u64, u64)>,
@@ -90,6 +124,8 @@ const COMPARING: [u8; 5] = [0x89, 0x8f, 0x2e, 0xae, 0x8e];
 
 const INQUIRY: u8 = 0x12;
 const PERSISTENT_RESERVE_OUT: u8 = 0x5f;
+/// The service action of PERSISTENT RESERVE OUT.
+const PREEMPT_AND_ABORT: u8 = 5;
 const PERSISTENT_RESERVE_IN: u8 = 0x5e;
 const EXTENDED_COPY: u8 = 0x83;
 const REPORT_LUNS: u8 = 0xa0;
@@ -97,20 +133,13 @@ const REPORT_LUNS: u8 = 0xa0;
 const UNKNOWN: u8 = 0xff;
 
 impl CauseJudge {
-    /// Makes the judge of a world with so many initiators, and with units that refuse all commands of
-    /// initiators (`true`) or not.
-    pub(crate) fn new(
-        initiators: usize,
-        transport_aborts: bool,
-        refuses_protection: Vec<bool>,
-        block_len: usize,
-    ) -> Self {
+    /// Makes the judge of a world.
+    pub(crate) fn new(rules: CauseRules) -> Self {
         Self {
-            initiators,
-            transport_aborts,
-            units: u16::try_from(refuses_protection.len()).unwrap(),
-            refuses_protection,
-            block_len: u64::try_from(block_len).unwrap(),
+            units: u16::try_from(rules.refuses_protection.len()).unwrap(),
+            block_len: u64::try_from(rules.block_len).unwrap(),
+            rules,
+            occupancy: Occupancy::default(),
             failures: Vec::new(),
             open: BTreeMap::new(),
             told: BTreeMap::new(),
@@ -130,6 +159,8 @@ impl CauseJudge {
     pub(crate) fn nexus_began(&mut self, now: Instant, initiator: usize) {
         let lost = std::mem::take(&mut self.lost);
         let (over, left) = lost.into_iter().partition(|(of, ..)| *of == initiator);
+        let gone = now.after(SAVED_WITHIN).after(self.rules.medium_within);
+        self.occupancy.nexus_began(gone, initiator);
         self.lost = left;
         for (_, ticket, within) in over {
             self.settle(Cause::Request(ticket), Settled::At(now.after(within)));
@@ -171,9 +202,14 @@ impl CauseJudge {
     ) {
         self.next_ticket = Ticket(ticket.0 + 1);
         self.functions.insert(ticket, (function, now));
+        let aborts = match function {
+            TaskManagement::ClearTaskSet(unit) => unit..unit + 1,
+            _ => units_reset_by(function, self.units),
+        };
+        self.occupancy.aborts(ticket, initiator, aborts);
         for unit in 0..self.units {
             let Some(kind) = attention_by(function, unit, self.units) else { continue };
-            for of in (0..self.initiators).filter(|of| kind == Kind::Reset || *of != initiator) {
+            for of in (0..self.rules.initiators).filter(|of| kind == Kind::Reset || *of != initiator) {
                 self.attentions(of, unit).expect(kind, Cause::Request(ticket), Settled::No);
             }
         }
@@ -190,20 +226,21 @@ impl CauseJudge {
         let Some((function, since)) = self.functions.remove(&ticket) else { return };
         // Initiators over other transports send a function once.
         let copies = now.since(since).as_nanos() / REPEATED_AFTER.as_nanos();
-        let copies = if self.transport_aborts { u64::try_from(copies).unwrap() } else { 0 };
+        let copies = if self.rules.transport_aborts { u64::try_from(copies).unwrap() } else { 0 };
         let is_repeated = copies > 0;
         if is_repeated {
             let attentions = self.told.values_mut();
             attentions.for_each(|attentions| attentions.may_recur(Cause::Request(ticket), copies));
         }
         let within = if is_repeated { REPEATED_WITHIN } else { Duration::ZERO };
+        self.occupancy.abort_ended(ticket, answer.map(|_| now.after(within)));
         if answer.is_none() {
             return self.lost.push((initiator, ticket, within));
         }
         let at = if is_repeated { Settled::At(now.after(within)) } else { Settled::Before(self.next_ticket) };
         self.settle(Cause::Request(ticket), at);
         for unit in units_reset_by(function, self.units) {
-            for of in (0..self.initiators).filter(|_| answer == Some(true)) {
+            for of in (0..self.rules.initiators).filter(|_| answer == Some(true)) {
                 let is_due = self.attentions(of, unit).establish(Kind::Reset, Cause::Request(ticket));
                 self.counts.resets_due += u64::from(is_due);
             }
@@ -218,7 +255,7 @@ impl CauseJudge {
             (Asc::RESERVATIONS_PREEMPTED, told.reservations_preempted),
             (Asc::RESERVATIONS_RELEASED, told.reservations_released),
         ] {
-            let all = (0..self.initiators).zip((0..).map(Nexus));
+            let all = (0..self.rules.initiators).zip((0..).map(Nexus));
             for (of, _) in all.filter(|(_, nexus)| nexuses.has(*nexus)) {
                 let kind = Kind::Reservations(code.0);
                 let is_due = self.attentions(of, unit).establish(kind, Cause::Request(ticket));
@@ -240,32 +277,49 @@ impl CauseJudge {
         let opcode = order.cdb[0];
         self.attentions(initiator, order.unit).command_sent(now, ticket);
         if opcode == PERSISTENT_RESERVE_OUT {
-            for of in (0..self.initiators).filter(|of| *of != initiator) {
+            for of in (0..self.rules.initiators).filter(|of| *of != initiator) {
                 for kind in attentions_by(order.cdb[1] & 0x1f) {
                     self.attentions(of, order.unit).expect(*kind, Cause::Request(ticket), Settled::No);
                 }
             }
+        }
+        if opcode == PERSISTENT_RESERVE_OUT && order.cdb[1] & 0x1f == PREEMPT_AND_ABORT {
+            self.occupancy.aborts(ticket, initiator, order.unit..order.unit + 1);
         }
         let ranges = self.ranges_of(meaning);
         let flushes =
             matches!(opcode, 0x35 | 0x91 | 0x2e | 0xae | 0x8e) || (opcode >= 0x20 && order.cdb[1] & 8 != 0);
         let unit = order.unit;
         let (repeats, immediate) = (order.replay, order.immediate);
-        let command =
-            OpenCommand { initiator, unit, opcode, flushes, repeats, immediate, since: now, ranges };
+        let early = if order.data_out.is_empty() { 0 } else { self.rules.early_data_bytes };
+        let data_bytes = usize::try_from(order.data_in_len).unwrap() + order.data_out.len().max(early);
+        let command = OpenCommand {
+            initiator,
+            unit,
+            opcode,
+            flushes,
+            repeats,
+            immediate,
+            data_bytes,
+            since: now,
+            ranges,
+        };
         self.open.insert(ticket, command);
     }
 
     /// Judges how a command ended. `last_fault`: when the transport last lost connections or data, if it has.
+    /// `was_hidden`: whether a reload took away what its LUN led to.
     pub(crate) fn ended(
         &mut self,
         ticket: Ticket,
         ended: &CommandOutcome,
         now: Instant,
         last_fault: Option<Instant>,
+        was_hidden: bool,
     ) -> Option<PropertyViolation> {
         let command = self.open.remove(&ticket)?;
         let of = (command.initiator, command.unit);
+        self.occupancy.ended(now, &command, ended, self.open.values());
         let had_fault = last_fault.is_some_and(|at| at >= command.since);
         if command.repeats && had_fault {
             // Its first execution may have brought the condition in an answer that was lost.
@@ -275,20 +329,22 @@ impl CauseJudge {
             self.reservation_command_ended(now, of.0, ticket, ended);
         }
         let wrong = match ended {
-            CommandOutcome::Status { .. } => match sense_code(ended) {
+            CommandOutcome::Status { status, .. } => match sense_code(ended) {
                 Some((key, code)) if SenseKey(key) == SenseKey::UNIT_ATTENTION => {
                     self.attention_told(of, ticket, command.opcode, code)
                 }
-                Some((key, code)) => self.judge_error(&command, SenseKey(key), code),
+                Some((key, code)) => self.judge_error(&command, SenseKey(key), code, was_hidden),
                 None if is_check_condition(ended) => Some("it has no sense data".into()),
-                None => None,
+                None => self.judge_status(&command, *status),
             }
             .map(|how| (Property::Caused, how)),
             // A command that was aborted had no status. Over iSCSI the status may have been lost with a
             // connection before the abort. An immediate command may also have been executed after a reset on
             // another connection whose end concluded the command (RFC 7143 §4.2.3.3). HyperSCSI aborts no
             // command that has ended.
-            CommandOutcome::Aborted if !(self.transport_aborts && (had_fault || command.immediate)) => None,
+            CommandOutcome::Aborted if !(self.rules.transport_aborts && (had_fault || command.immediate)) => {
+                None
+            }
             CommandOutcome::Refused => None,
             // The unit may have told the condition to a command whose answer did not arrive.
             CommandOutcome::Aborted | CommandOutcome::Failed | CommandOutcome::Lost => {
@@ -308,8 +364,9 @@ impl CauseJudge {
     }
 
     /// Returns how often each event happened that is judged here; zeros included.
-    pub(crate) fn counts(&self) -> [(&'static str, u64); 4] {
+    pub(crate) fn counts(&self) -> [(&'static str, u64); 5] {
         [
+            ("TASK SET FULL of a task set that was full", self.counts.full),
             ("errors with a failure of the medium as their cause", self.counts.failures),
             ("unit attentions with a cause", self.counts.attentions),
             ("resets and new nexuses that had to be told", self.counts.resets_due),
@@ -317,8 +374,44 @@ impl CauseJudge {
         ]
     }
 
+    /// Returns why a status other than CHECK CONDITION has no cause, if it has none.
+    fn judge_status(&mut self, command: &OpenCommand, status: u8) -> Option<String> {
+        let unit = (!self.rules.has_reloads).then_some(command.unit);
+        match status {
+            GOOD => None,
+            TASK_ABORTED if self.occupancy.can_be_aborted(command, unit) => None,
+            TASK_SET_FULL => {
+                let others = self.occupancy.others(command, unit, self.open.values());
+                self.counts.full += 1;
+                let max = self.rules.task_set_max;
+                (others < max).then(|| {
+                    format!("it ended TASK SET FULL, and at most {others} of {max} commands were there")
+                })
+            }
+            // A copy manager runs a bounded number of operations at a time.
+            BUSY if command.opcode == EXTENDED_COPY => None,
+            // The transport has no memory for the data, or a function ended a command that waited for it.
+            BUSY if self.can_be_short_of_memory(command) => None,
+            RESERVATION_CONFLICT if self.rules.has_reservations => None,
+            _ => Some(format!("it ended with status {status:02x}h, which nothing has caused")),
+        }
+    }
+
+    /// Returns whether the data of the commands that can be in the target can take so much of its memory that
+    /// a session gets no more. A quota has half of the memory, and a session at least a quarter of a quota.
+    fn can_be_short_of_memory(&self, command: &OpenCommand) -> bool {
+        let held = self.occupancy.data_bytes(command, self.open.values());
+        self.rules.data_bytes_max.is_some_and(|max| held >= max / 8)
+    }
+
     /// Returns why an error has no cause, if it has none.
-    fn judge_error(&mut self, command: &OpenCommand, key: SenseKey, code: u16) -> Option<String> {
+    fn judge_error(
+        &mut self,
+        command: &OpenCommand,
+        key: SenseKey,
+        code: u16,
+        was_hidden: bool,
+    ) -> Option<String> {
         let is_caused = match key {
             SenseKey::MEDIUM_ERROR | SenseKey::HARDWARE_ERROR => {
                 let is_known = self.medium_has_failed(command)
@@ -329,25 +422,36 @@ impl CauseJudge {
                 is_known
             }
             SenseKey::COPY_ABORTED => command.opcode == EXTENDED_COPY,
-            SenseKey::ILLEGAL_REQUEST | SenseKey::DATA_PROTECT
-                if self.refuses_protection[usize::from(command.unit)] =>
+            SenseKey::ILLEGAL_REQUEST | SenseKey::DATA_PROTECT if self.refuses(command) => true,
+            // Without a unit, INQUIRY has no page 83h.
+            SenseKey::ILLEGAL_REQUEST
+                if was_hidden
+                    && (Asc(code) == Asc::LOGICAL_UNIT_NOT_SUPPORTED || command.opcode == INQUIRY) =>
             {
                 true
             }
+            SenseKey::DATA_PROTECT => self.rules.has_reloads && Asc(code) == Asc::WRITE_PROTECTED,
             SenseKey::ILLEGAL_REQUEST => matches!(
                 command.opcode,
                 UNKNOWN | PERSISTENT_RESERVE_IN | PERSISTENT_RESERVE_OUT | EXTENDED_COPY
             ),
             SenseKey::MISCOMPARE => COMPARING.contains(&command.opcode),
-            SenseKey::ABORTED_COMMAND => self.transport_aborts && BY_TRANSPORT.contains(&code),
+            SenseKey::ABORTED_COMMAND => self.rules.transport_aborts && BY_TRANSPORT.contains(&code),
             _ => false,
         };
         (!is_caused).then(|| format!("it ended with {key:?} {code:04x}h, which nothing has caused"))
     }
 
+    /// Returns whether the unit of a command demands more protection than its initiator uses.
+    fn refuses(&self, command: &OpenCommand) -> bool {
+        let refuses = &self.rules.refuses_protection;
+        // The LUN can lead to any disk.
+        if self.rules.has_reloads { refuses.contains(&true) } else { refuses[usize::from(command.unit)] }
+    }
+
     fn medium_has_failed(&self, command: &OpenCommand) -> bool {
         self.failures.iter().any(|(unit, failure)| {
-            let is_own = *unit == command.unit || command.opcode == EXTENDED_COPY;
+            let is_own = *unit == command.unit || command.opcode == EXTENDED_COPY || self.rules.has_reloads;
             let overlaps = |(from, to): &(u64, u64)| failure.from < *to && *from < failure.to;
             is_own && failure.at >= command.since && command.ranges.iter().any(overlaps)
         })
@@ -355,7 +459,8 @@ impl CauseJudge {
 
     /// Returns whether a flush of a unit has failed: what it lost stays lost, and later flushes say so.
     fn flush_has_failed(&self, unit: u16) -> bool {
-        self.failures.iter().any(|(of, failure)| *of == unit && failure.to == u64::MAX)
+        let any = self.rules.has_reloads;
+        self.failures.iter().any(|(of, failure)| (*of == unit || any) && failure.to == u64::MAX)
     }
 
     /// Records how a PERSISTENT RESERVE OUT ended.
@@ -366,6 +471,14 @@ impl CauseJudge {
         ticket: Ticket,
         ended: &CommandOutcome,
     ) {
+        self.occupancy.abort_ended(
+            ticket,
+            match ended {
+                CommandOutcome::Status { .. } | CommandOutcome::Refused => Some(now),
+                CommandOutcome::Failed | CommandOutcome::Aborted => Some(now.after(SAVED_WITHIN)),
+                CommandOutcome::Lost => None,
+            },
+        );
         let settled = match ended {
             CommandOutcome::Status { .. } | CommandOutcome::Refused => Settled::Before(self.next_ticket),
             CommandOutcome::Failed | CommandOutcome::Aborted => Settled::At(now.after(SAVED_WITHIN)),
@@ -378,6 +491,9 @@ impl CauseJudge {
     fn attention_told(&mut self, of: (usize, u16), teller: Ticket, opcode: u8, code: u16) -> Option<String> {
         if !reports_attentions(opcode) {
             return Some(format!("command {opcode:02x}h ended with the unit attention {code:04x}h"));
+        }
+        if self.rules.has_reloads {
+            return None;
         }
         let Some(kind) = Kind::of(code) else {
             return Some(format!("it ended with the unit attention {code:04x}h, which nothing has caused"));
@@ -395,7 +511,7 @@ impl CauseJudge {
 
     /// Returns a condition that was never told, if the end of a command shows one.
     fn forgotten(&mut self, command: &OpenCommand, ticket: Ticket, ended: &CommandOutcome) -> Option<Kind> {
-        if self.refuses_protection[usize::from(command.unit)] {
+        if self.rules.has_reloads || self.refuses(command) {
             return None;
         }
         let of = (command.initiator, command.unit);

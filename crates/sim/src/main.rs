@@ -298,6 +298,9 @@ fn planted(first: u64, seeds: u64) -> ExitCode {
             PlantedBug::Unit(
                 device::fault_injection::Bug::WritesFailUncaused
                 | device::fault_injection::Bug::WritesAbortedUncaused
+                | device::fault_injection::Bug::WritesBusyUncaused
+                | device::fault_injection::Bug::WritesFullUncaused
+                | device::fault_injection::Bug::WritesConflictUncaused
                 | device::fault_injection::Bug::AttentionsToldAgain
                 | device::fault_injection::Bug::ResetsUntold
                 | device::fault_injection::Bug::PreemptionsUntold

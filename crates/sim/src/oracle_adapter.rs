@@ -412,9 +412,10 @@ impl OracleAdapter {
 
 pub(crate) const GOOD: u8 = 0x00;
 const CHECK_CONDITION: u8 = 0x02;
-const BUSY: u8 = 0x08;
+pub(crate) const BUSY: u8 = 0x08;
 pub(crate) const RESERVATION_CONFLICT: u8 = 0x18;
-const TASK_SET_FULL: u8 = 0x28;
+pub(crate) const TASK_SET_FULL: u8 = 0x28;
+pub(crate) const TASK_ABORTED: u8 = 0x40;
 
 const NOT_READY: u8 = 0x2;
 const MEDIUM_ERROR: u8 = 0x3;

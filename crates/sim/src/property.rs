@@ -157,7 +157,10 @@ impl Property {
             | Bug::FramesReuseNumber
             | Bug::FramesMoveBack
             | Bug::FramesIgnoreLimit => &[Self::Wire],
-            Bug::FramesAckUnkept | Bug::FramesForgetRange | Bug::FramesForgetParts => &[Self::Ends],
+            Bug::FramesAckUnkept
+            | Bug::FramesForgetRange
+            | Bug::FramesForgetParts
+            | Bug::FramesReplayUnready => &[Self::Ends],
             Bug::FramesKeepMemory => &[Self::MemoryFreed],
         }
     }
@@ -183,8 +186,11 @@ impl Property {
             Bug::ResetKeepsMode => &[Self::Modes],
             Bug::WritesFailUncaused
             | Bug::WritesAbortedUncaused
+            | Bug::WritesBusyUncaused
+            | Bug::WritesFullUncaused
             | Bug::AttentionsToldAgain
             | Bug::MergedResetsToldTwice => &[Self::Caused],
+            Bug::WritesConflictUncaused => &[Self::Caused, Self::ReservationAdmits],
             Bug::ResetsUntold | Bug::PreemptionsUntold | Bug::ReleasesUntold | Bug::ResetsUntoldToAborted => {
                 &[Self::Told]
             }

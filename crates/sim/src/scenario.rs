@@ -311,9 +311,7 @@ impl Scenario {
             // A LUN leads to different disks over time.
             _ if self.reloads.is_some() => false,
             TransportPlan::Direct | TransportPlan::Iscsi(_) => true,
-            TransportPlan::HyperScsi(plan) => {
-                plan.min_protection.get(usize::from(unit)).is_none_or(|least| plan.level >= *least)
-            }
+            TransportPlan::HyperScsi(plan) => !plan.refuses(unit),
         }
     }
 
@@ -464,6 +462,11 @@ impl HyperPlan {
             nets,
             mtu_changes,
         }
+    }
+
+    /// Returns whether a unit demands more protection than initiators use, and refuses their commands.
+    pub fn refuses(&self, unit: u16) -> bool {
+        self.min_protection.get(usize::from(unit)).is_some_and(|least| self.level < *least)
     }
 
     /// Returns whether any direction is cut at some time.

@@ -5,7 +5,7 @@
 //! Each command of a workload is therefore addressed to a LUN under which its disk was found, or replaced by
 //! such an INQUIRY.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use base::rng::Rng;
 use base::time::{Duration, Instant};
@@ -41,6 +41,8 @@ pub struct InitiatorViews {
 struct Host {
     /// The disk that it found first under each LUN.
     opened: BTreeMap<u16, u16>,
+    /// The LUNs that have led to another disk, or to none, than at first.
+    moved: BTreeSet<u16>,
     /// How often its LUNs were changed.
     changes: u64,
     /// How often it received REPORTED LUNS DATA HAS CHANGED, by LUN.
@@ -166,6 +168,9 @@ impl InitiatorViews {
             let (old, new) = (&self.layout.rows[at], &layout.rows[at]);
             host.changes += u64::from(old != new);
             host.may_lose_session |= !new.admitted;
+            let disk_of = |layout: &Layout, lun| layout.mapping(at, lun).map(|shown| shown.disk);
+            let luns = 0..self.plan.luns;
+            host.moved.extend(luns.filter(|lun| disk_of(&self.layout, *lun) != disk_of(&layout, *lun)));
             if !(old.admitted && new.admitted) {
                 host.refused = Some(now);
             }
@@ -265,6 +270,15 @@ impl InitiatorViews {
     /// command was sent.
     pub fn was_hidden(&self, ticket: Ticket) -> bool {
         self.sent.get(&ticket).is_some_and(Sent::was_hidden)
+    }
+
+    /// Returns whether a command may find no unit: its LUN has led to another disk, or to none, since it was
+    /// sent, or before, and the nexus had opened it. An INQUIRY whose answer is under way opens a LUN.
+    pub fn may_find_no_unit(&self, ticket: Ticket) -> bool {
+        self.sent.get(&ticket).is_some_and(|sent| {
+            let was_moved = self.hosts[sent.initiator].moved.contains(&sent.lun);
+            sent.was_hidden() || sent.asks && was_moved
+        })
     }
 
     /// Records that an initiator ends its I_T nexus because a function was not answered.

@@ -99,8 +99,8 @@ pub struct World {
     /// What initiators know of LUNs, in worlds where reloads change them.
     views: Option<InitiatorViews>,
     harmed: CorruptionCheck,
-    /// The judge of errors and unit attentions; none in worlds where reloads change LUNs.
-    causes: Option<CauseJudge>,
+    /// The judge of errors and unit attentions.
+    causes: CauseJudge,
     /// How often each event happened, for events that no transport counts.
     counts: BTreeMap<&'static str, u64>,
 }
@@ -379,7 +379,7 @@ impl World {
             views.asked(now, initiator, ticket, function);
         }
         if self.transport.task_management(now, initiator, ticket, function) {
-            self.causes.iter_mut().for_each(|judge| judge.function_sent(now, initiator, ticket, function));
+            self.causes.function_sent(now, initiator, ticket, function);
             let patience = now.after(TMF_TIMEOUT);
             self.managing.insert(ticket, Managing { initiator, since: now, patience });
         }

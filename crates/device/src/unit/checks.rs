@@ -40,6 +40,14 @@ impl DeviceServer {
             let sense = Sense::new(SenseKey::ABORTED_COMMAND, Asc::PROTOCOL_SERVICE_CRC_ERROR);
             return Err(Outcome::CheckCondition(sense));
         }
+        let statuses = [
+            (Bug::WritesBusyUncaused, Status::BUSY),
+            (Bug::WritesFullUncaused, Status::TASK_SET_FULL),
+            (Bug::WritesConflictUncaused, Status::RESERVATION_CONFLICT),
+        ];
+        if let Some((_, status)) = statuses.into_iter().find(|(bug, _)| is_some_write && is_injected(*bug)) {
+            return Err(Outcome::Status(status));
+        }
         self.check_request(task, row, access)?;
         let handler = row.handler;
         if let Some(sense) = self.tape_position_lost(task) {

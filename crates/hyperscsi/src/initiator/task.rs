@@ -13,6 +13,7 @@ use transport::task_management::{TmfFunction, TmfResult};
 use crate::connection::MessageId;
 use crate::exchange::reassembly::Reassembly;
 use crate::exchange::xid::PnSpace;
+use crate::fault_injection::{Bug, is_injected};
 use security::Level;
 
 /// A task: an exchange, or a request that waits to become one.
@@ -165,7 +166,9 @@ impl Task {
     pub(super) fn reset_for_replay(&mut self, pool: &base::buffer::Pool) {
         self.data_in.clear(pool);
         (self.wire, self.response, self.request) = (None, None, None);
-        self.ready = (0, BTreeSet::new());
+        if !is_injected(Bug::FramesReplayUnready) {
+            self.ready = (0, BTreeSet::new());
+        }
         (self.messages, self.arrived) = (SmallVec::new(), false);
     }
 }

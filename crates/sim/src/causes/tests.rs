@@ -13,6 +13,8 @@ struct Rig {
     last: u64,
     /// Whether the transport loses something all the time.
     has_faults: bool,
+    /// Whether reloads hide every LUN.
+    was_hidden: bool,
 }
 
 impl Rig {
@@ -23,9 +25,18 @@ impl Rig {
 
     fn with(transport_aborts: bool) -> Self {
         let mut rig = Self {
-            judge: CauseJudge::new(2, transport_aborts, vec![false], 512),
+            judge: CauseJudge::new(CauseRules {
+                initiators: 2,
+                transport_aborts,
+                refuses_protection: vec![false],
+                block_len: 512,
+                task_set_max: 3,
+                has_reservations: true,
+                ..CauseRules::default()
+            }),
             last: 0,
             has_faults: false,
+            was_hidden: false,
         };
         for initiator in 0..2 {
             rig.judge.nexus_began(Instant(0), initiator);
@@ -61,7 +72,7 @@ impl Rig {
     fn end(&mut self, ticket: Ticket, ended: &CommandOutcome) -> Option<Property> {
         let now = self.now();
         let last_fault = self.has_faults.then_some(now);
-        self.judge.ended(ticket, ended, now, last_fault).map(|wrong| wrong.property)
+        self.judge.ended(ticket, ended, now, last_fault, self.was_hidden).map(|wrong| wrong.property)
     }
 
     /// Sends a command and ends it.
@@ -96,6 +107,129 @@ fn check(key: SenseKey, code: u16) -> CommandOutcome {
 
 fn attention(code: u16) -> CommandOutcome {
     check(SenseKey::UNIT_ATTENTION, code)
+}
+
+const BUSY: u8 = 0x08;
+const FULL: u8 = 0x28;
+
+#[test]
+fn a_task_set_is_full_of_the_commands_that_can_be_in_it() {
+    // How many others are open, were answered since, and were lost with an old nexus or with this one.
+    for (open, answered, lost, lost_now, expected) in [
+        (3, 0, 0, 0, None),
+        (2, 0, 0, 0, Some(Property::Caused)),
+        (2, 1, 0, 0, None),
+        (1, 1, 0, 0, Some(Property::Caused)),
+        (2, 0, 1, 0, Some(Property::Caused)),
+        (2, 0, 0, 1, None),
+    ] {
+        let mut rig = Rig::new();
+        let send = |rig: &mut Rig, count: u64| (0..count).map(|_| rig.send(1, READ)).collect::<Vec<_>>();
+        for ticket in send(&mut rig, lost) {
+            assert_eq!(rig.end(ticket, &CommandOutcome::Lost), None);
+        }
+        rig.judge.nexus_began(rig.now(), 1);
+        let ticket = rig.send(1, READ);
+        assert_eq!(rig.end(ticket, &attention(0x2900)), None);
+        for ticket in send(&mut rig, lost_now) {
+            assert_eq!(rig.end(ticket, &CommandOutcome::Lost), None);
+        }
+        let _open = send(&mut rig, open);
+        let answered = send(&mut rig, answered);
+        let judged = rig.send(0, READ);
+        for ticket in answered {
+            assert_eq!(rig.end(ticket, &status(GOOD)), None);
+        }
+        assert_eq!(rig.end(judged, &status(FULL)), expected, "{open} open, {lost} and {lost_now} lost");
+    }
+}
+
+#[test]
+fn a_command_that_is_repeated_can_be_in_a_full_task_set_itself() {
+    for (repeats, expected) in [(true, None), (false, Some(Property::Caused))] {
+        let mut rig = Rig::new();
+        let _open = [rig.send(1, READ), rig.send(1, READ)];
+        let judged = rig.send(0, READ);
+        rig.judge.open.get_mut(&judged).unwrap().repeats = repeats;
+        assert_eq!(rig.end(judged, &status(FULL)), expected);
+    }
+}
+
+#[test]
+fn busy_and_conflicts_need_a_cause() {
+    // The operation code, the status, whether initiators reserve, and how much of 1000 bytes is in use.
+    for (opcode, ended, has_reservations, in_use, expected) in [
+        (WRITE, BUSY, true, 124, Some(Property::Caused)),
+        (WRITE, BUSY, true, 125, None),
+        (EXTENDED_COPY, BUSY, false, 0, None),
+        (WRITE, CONFLICT, true, 0, None),
+        (WRITE, CONFLICT, false, 0, Some(Property::Caused)),
+        (WRITE, 0x30, true, 0, Some(Property::Caused)),
+    ] {
+        let mut rig = Rig::new();
+        (rig.judge.rules.has_reservations, rig.judge.rules.data_bytes_max) = (has_reservations, Some(1000));
+        let (other, ticket) = (rig.send(1, READ), rig.send(0, opcode));
+        rig.judge.open.get_mut(&other).unwrap().data_bytes = in_use;
+        assert_eq!(rig.end(ticket, &status(ended)), expected, "{opcode:02x}h ended with {ended:02x}h");
+    }
+    let mut rig = Rig::new();
+    assert_eq!(rig.execute(0, &status(BUSY)), Some(Property::Caused), "nothing keeps data");
+}
+
+#[test]
+fn a_task_is_aborted_by_a_request_of_another_initiator() {
+    const ABORTED: u8 = 0x40;
+    for (function, by, before, expected) in [
+        (TaskManagement::ClearTaskSet(0), 1, false, None),
+        (TaskManagement::UnitReset(0), 1, false, None),
+        (TaskManagement::WarmReset, 1, false, None),
+        (TaskManagement::AbortTaskSet(0), 1, false, Some(Property::Caused)),
+        (TaskManagement::UnitReset(0), 0, false, Some(Property::Caused)),
+        (TaskManagement::ClearTaskSet(0), 1, true, Some(Property::Caused)),
+    ] {
+        let mut rig = Rig::new();
+        let early = rig.send(0, READ);
+        rig.manage(by, function);
+        let judged = if before { rig.send(0, READ) } else { early };
+        assert_eq!(rig.end(judged, &status(ABORTED)), expected, "{function:?} by {by}");
+    }
+    // A request of the initiator's former nexus.
+    for (is_lost, expected) in [(true, None), (false, Some(Property::Caused))] {
+        let mut rig = Rig::new();
+        let preempt = rig.send_cdb(0, &[PERSISTENT_RESERVE_OUT, 5]);
+        if is_lost {
+            assert_eq!(rig.end(preempt, &CommandOutcome::Lost), None);
+        }
+        let (last, now) = (rig.last, rig.now());
+        rig.judge.nexus_began(now, 0);
+        let order = rig.send(0, INQUIRY);
+        rig.judge.open.get_mut(&order).unwrap().since = now;
+        assert_eq!(rig.end(order, &status(ABORTED)), expected, "after {last}");
+    }
+    for (action, expected) in [(5, None), (4, Some(Property::Caused))] {
+        let mut rig = Rig::new();
+        let judged = rig.send(0, READ);
+        rig.send_cdb(1, &[PERSISTENT_RESERVE_OUT, action]);
+        assert_eq!(rig.end(judged, &status(ABORTED)), expected, "PREEMPT {action}");
+    }
+}
+
+#[test]
+fn where_reloads_change_luns_any_disk_is_a_cause_and_attentions_are_judged_elsewhere() {
+    for (has_reloads, expected) in [(true, None), (false, Some(Property::Caused))] {
+        for ended in [
+            attention(0x3f0e),
+            check(SenseKey::ILLEGAL_REQUEST, 0x2500),
+            check(SenseKey::DATA_PROTECT, 0x2700),
+        ] {
+            let mut rig = Rig::new();
+            (rig.judge.rules.has_reloads, rig.was_hidden) = (has_reloads, has_reloads);
+            assert_eq!(rig.execute(0, &ended), expected, "{ended:?}");
+        }
+        let mut rig = Rig::new();
+        rig.judge.rules.has_reloads = has_reloads;
+        assert_eq!(rig.execute(0, &check(SenseKey::MEDIUM_ERROR, 0x0c00)), Some(Property::Caused));
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! world has at most one of these, so that the cause of a finding is known.
 
 use base::rng::Rng;
-use base::time::Duration;
+use base::time::{Duration, Instant};
 use base::units::BlockSize;
 use netem::frame::FramePlan;
 use netem::probability::{DurationRange, Probability};
@@ -64,7 +64,7 @@ impl Scenario {
             0..3 if !matches!(self.transport, TransportPlan::Direct) => self.reload(&mut rng),
             3..5 => self.shorten_memory(&mut rng),
             5..7 => self.harm(&mut rng),
-            7..9 if matches!(self.transport, TransportPlan::Iscsi(_)) => self.repeat(&mut rng),
+            7..9 if !matches!(self.transport, TransportPlan::Direct) => self.repeat(&mut rng),
             _ => {}
         }
         self
@@ -124,12 +124,16 @@ impl Scenario {
         self.initiators = self.initiators.max(2);
         // The judge of reservations knows no command that runs in two nexuses.
         self.reserves_one_in = 0;
-        if let TransportPlan::Iscsi(plan) = &mut self.transport {
-            for way in [&mut plan.forward, &mut plan.backward] {
-                way.cut = Probability(*pick(rng, &[500, 2_000, 8_000]));
-                way.spare_login = true;
-                way.faults_max = way.faults_max.max(20);
+        match &mut self.transport {
+            TransportPlan::Direct => {}
+            TransportPlan::Iscsi(plan) => {
+                for way in [&mut plan.forward, &mut plan.backward] {
+                    way.cut = Probability(*pick(rng, &[500, 2_000, 8_000]));
+                    way.spare_login = true;
+                    way.faults_max = way.faults_max.max(20);
+                }
             }
+            TransportPlan::HyperScsi(plan) => plan.lose_sessions(rng),
         }
     }
 
@@ -206,6 +210,21 @@ impl IscsiPlan {
 }
 
 impl HyperPlan {
+    /// Cuts all paths several times, for longer than sessions last without one. Initiators log in again.
+    fn lose_sessions(&mut self, rng: &mut Rng) {
+        self.lost_after_ms = 2000;
+        (self.retry.timeout, self.retry.attempts, self.retry.first) = (Duration::from_secs(60), 0, true);
+        let mut from = Instant(0);
+        for _ in 0..1 + rng.below(4) {
+            let within = *pick(rng, &[20, 100, 400]);
+            from = from.after(Duration::from_millis(1 + rng.below(within)));
+            let to = from.after(Duration::from_millis(2500 + rng.below(6000)));
+            let ways = self.nets.iter_mut().flat_map(|net| [&mut net.forward, &mut net.backward]);
+            ways.for_each(|way| way.cuts.push((from, to)));
+            from = to;
+        }
+    }
+
     fn shorten_memory(&mut self, rng: &mut Rng) {
         self.room_bytes = *pick(rng, &[8 << 10, 32 << 10, 128 << 10]);
         self.receive_slots = *pick(rng, &[24, 64, 512]);

@@ -1,5 +1,5 @@
 //! The additional checks in special worlds: reloads, memory shortage, media that corrupt data; and the checks
-//! of the causes of errors, in all worlds without reloads.
+//! of the causes of errors, in all worlds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use oracle::block_header::{Sequence, WriterId};
 use oracle::history::{Content, Finding, Violation};
 
 use super::{Managing, SHUTDOWN_TIMEOUT, World};
-use crate::causes::CauseJudge;
+use crate::causes::{CauseJudge, CauseRules};
 use crate::corruption::{self, Corruptions};
 use crate::layout::Layout;
 use crate::media::Medium;
@@ -46,31 +46,43 @@ pub(super) fn views_of(scenario: &Scenario, now: Instant) -> Option<InitiatorVie
     Some(InitiatorViews::new(scenario, plan, now, scenario.seed ^ 0x7669_6577))
 }
 
-/// Returns the judge of errors and unit attentions, if no reload changes what LUNs lead to.
-pub(super) fn causes_of(scenario: &Scenario) -> Option<CauseJudge> {
-    if scenario.reloads.is_some() {
-        return None;
-    }
+/// Returns the judge of errors and unit attentions.
+pub(super) fn causes_of(scenario: &Scenario) -> CauseJudge {
     let refuses = |unit: u16| match &scenario.transport {
-        TransportPlan::HyperScsi(_) => !scenario.keeps_order(unit),
+        TransportPlan::HyperScsi(plan) => plan.refuses(unit),
         TransportPlan::Direct | TransportPlan::Iscsi(_) => false,
     };
-    let refuses = (0..scenario.units).map(refuses).collect();
-    let transport_aborts = matches!(scenario.transport, TransportPlan::Iscsi(_));
-    Some(CauseJudge::new(scenario.initiators, transport_aborts, refuses, scenario.medium.block_len))
+    CauseJudge::new(CauseRules {
+        initiators: scenario.initiators,
+        transport_aborts: matches!(scenario.transport, TransportPlan::Iscsi(_)),
+        refuses_protection: (0..scenario.units).map(refuses).collect(),
+        block_len: scenario.medium.block_len,
+        medium_within: scenario.medium.effect.to + scenario.medium.answer.to,
+        task_set_max: scenario.task_set_max.into(),
+        has_reservations: scenario.reserves_one_in > 0,
+        data_bytes_max: match &scenario.transport {
+            TransportPlan::Direct => None,
+            TransportPlan::Iscsi(plan) => {
+                Some(plan.limits.data_out_bytes_max.min(plan.limits.data_in_bytes_max))
+            }
+            TransportPlan::HyperScsi(plan) => Some(plan.room_bytes),
+        },
+        early_data_bytes: match &scenario.transport {
+            TransportPlan::Direct | TransportPlan::Iscsi(_) => 0,
+            TransportPlan::HyperScsi(plan) => usize::try_from(plan.first_burst).unwrap(),
+        },
+        has_reloads: scenario.reloads.is_some(),
+    })
 }
 
 impl World {
     /// Returns how often each event happened that is judged here; zeros included.
     pub(super) fn counted(self) -> Vec<(&'static str, u64)> {
-        let causes = self.causes.as_ref();
-        let mut counts = causes
-            .map_or_else(|| CauseJudge::new(0, false, Vec::new(), 0).counts(), CauseJudge::counts)
-            .to_vec();
+        let mut counts = self.causes.counts().to_vec();
         if !self.scenario.special {
             return counts;
         }
-        if matches!(self.scenario.transport, TransportPlan::Iscsi(_)) {
+        if !matches!(self.scenario.transport, TransportPlan::Direct) {
             let repeated = self.media.iter().map(Medium::repeated).sum();
             counts.push(("blocks written again by commands that were repeated", repeated));
         }
@@ -110,7 +122,7 @@ impl World {
         meaning: &Effect,
     ) {
         let now = self.clock.now();
-        self.causes.iter_mut().for_each(|judge| judge.sent(now, initiator, ticket, order, meaning));
+        self.causes.sent(now, initiator, ticket, order, meaning);
         if let Some(signature) = crate::oracle_adapter::signature_of(meaning).filter(|_| order.replay) {
             self.media.iter().for_each(|medium| medium.admit_repeats(signature));
         }
@@ -153,7 +165,7 @@ impl World {
 
     /// Checks that the end of a command has a cause, and that the causes before it were told.
     fn judge_cause(&mut self, ticket: Ticket, ended: &CommandOutcome) {
-        let Some(judge) = &mut self.causes else { return };
+        let judge = &mut self.causes;
         for (unit, medium) in (0..).zip(&self.media) {
             medium.take_failed().into_iter().for_each(|failure| judge.medium_failed(unit, failure));
         }
@@ -161,7 +173,8 @@ impl World {
             judge.reservations_changed(ticket, unit, told);
         }
         let last_fault = Some(self.transport.last_fault()).filter(|at| *at > self.start);
-        let wrong = judge.ended(ticket, ended, self.clock.now(), last_fault);
+        let was_hidden = self.views.as_ref().is_some_and(|views| views.may_find_no_unit(ticket));
+        let wrong = judge.ended(ticket, ended, self.clock.now(), last_fault, was_hidden);
         wrong.into_iter().for_each(|PropertyViolation { property, how }| self.fail(property, how));
     }
 
@@ -174,12 +187,12 @@ impl World {
             return self.fail(Property::Ends, format!("management request {} ended twice", ticket.0));
         };
         let now = self.clock.now();
-        self.causes.iter_mut().for_each(|judge| judge.function_ended(now, initiator, ticket, answer));
+        self.causes.function_ended(now, initiator, ticket, answer);
     }
 
     /// Records that an initiator or the target lost a connection between them.
     pub(super) fn note_connection_lost(&mut self, initiator: usize) {
-        self.causes.iter_mut().for_each(|judge| judge.connection_lost(initiator));
+        self.causes.connection_lost(initiator);
     }
 
     /// Records that an initiator reaches its units, in a new I_T nexus or in the one that it had.
@@ -189,7 +202,7 @@ impl World {
         }
         if is_new_nexus {
             let now = self.clock.now();
-            self.causes.iter_mut().for_each(|judge| judge.nexus_began(now, initiator));
+            self.causes.nexus_began(now, initiator);
         }
     }
 

@@ -28,36 +28,16 @@ pub struct DeviceKey {
     stack: u32,
 }
 
-/// The keys of a disk that is about to be attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceKeys {
-    /// The key that a new device gets.
-    pub(crate) current: DeviceKey,
-    /// The key that earlier releases gave a device of the same disks, whatever they did with their blocks.
-    pub(crate) former: DeviceKey,
-}
-
-impl DeviceKeys {
-    /// Makes the keys of a disk that is attached by `name`, and shows `stack`.
+impl DeviceKey {
+    /// Makes the key of a disk that is attached by `name`, and shows `stack`.
     pub fn new(name: &[u8], stack: &DeviceStack) -> Self {
         let DeviceStack { disks, initiators, decryption } = stack;
         // No part contains a zero byte, so different stacks are different bytes.
         let decryption = decryption.as_deref().map(|volume| ["\0decrypted\0", volume].concat());
         let whole = [disks, "\0", initiators, &decryption.unwrap_or_default()].concat();
-        let name = folded(name);
-        Self {
-            current: DeviceKey { name, stack: folded(whole.as_bytes()) },
-            former: DeviceKey { name, stack: folded(disks.as_bytes()) },
-        }
+        Self { name: folded(name), stack: folded(whole.as_bytes()) }
     }
 
-    /// Returns the key that a new device gets.
-    pub const fn current(self) -> DeviceKey {
-        self.current
-    }
-}
-
-impl DeviceKey {
     /// Returns the key as a number.
     pub(crate) fn note(self) -> u64 {
         u64::from(self.name) << 32 | u64::from(self.stack)
@@ -89,12 +69,6 @@ impl DeviceKey {
 /// The bytes stay the same when the machine boots again, so that the session of before a crash ends too.
 pub fn initiator_id(name: &[u8], member: usize) -> [u8; 5] {
     id_on(&machine_id(Path::new("/")), name, member)
-}
-
-/// Returns the bytes by which earlier releases identified the server of a block device: they changed with
-/// every boot of the machine.
-pub fn former_initiator_id(name: &[u8], member: usize) -> [u8; 5] {
-    id_on(&boot_id(Path::new("/")), name, member)
 }
 
 fn id_on(machine: &[u8], name: &[u8], member: usize) -> [u8; 5] {
@@ -151,10 +125,8 @@ mod tests {
 
     #[test]
     fn a_key_survives_the_kernel() {
-        let keys = DeviceKeys::new(NAME, &plain());
-        for key in [keys.current, keys.former] {
-            assert_eq!(DeviceKey::of_note(key.note()), key);
-        }
+        let key = DeviceKey::new(NAME, &plain());
+        assert_eq!(DeviceKey::of_note(key.note()), key);
     }
 
     #[test]
@@ -169,23 +141,20 @@ mod tests {
             luks("2222 16777216 512"),
             luks("1111 33554432 512"),
         ];
-        let keys = stacks.map(|stack| DeviceKeys::new(NAME, &stack));
+        let keys = stacks.map(|stack| DeviceKey::new(NAME, &stack));
         for (number, one) in keys.iter().enumerate() {
-            assert!(keys[..number].iter().all(|other| other.current != one.current), "stack {number}");
-            assert!(one.current.has_name_of(keys[0].current) && one.current.has_name(NAME));
-            assert_ne!(one.current, one.former);
+            assert!(keys[..number].iter().all(|other| other != one), "stack {number}");
+            assert!(one.has_name_of(keys[0]) && one.has_name(NAME));
         }
-        let elsewhere = DeviceKeys::new(b"iscsi://host/iqn.2026-11.org.targe:rig/1", &plain());
-        assert!(!elsewhere.current.has_name_of(keys[0].current));
+        let elsewhere = DeviceKey::new(b"iscsi://host/iqn.2026-11.org.targe:rig/1", &plain());
+        assert!(!elsewhere.has_name_of(keys[0]));
     }
 
     #[test]
-    fn former_keys_and_hashes_stay_as_they_were() {
+    fn hashes_stay_as_they_were() {
         // FNV-1a's own vectors: "" and "a" are cbf29ce484222325 and af63dc4c8601ec8c.
         assert_eq!(folded(b""), 0xcbf2_9ce4 ^ 0x8422_2325);
         assert_eq!(folded(b"a"), 0xaf63_dc4c ^ 0x8601_ec8c);
-        let former = DeviceKeys::new(b"a", &DeviceStack { disks: "a".to_owned(), ..plain() }).former;
-        assert_eq!(former, DeviceKey { name: folded(b"a"), stack: folded(b"a") });
     }
 
     #[test]

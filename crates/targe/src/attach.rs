@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ::attach::device_key::{DeviceKeys, DeviceStack, initiator_id};
+use ::attach::device_key::{DeviceKey, initiator_id};
 use ::attach::events::{AttachEvent, EventHandler};
 use ::attach::fuse::{Detached, Mount};
 use ::attach::nbd::{Export, Server};
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         None => lun_isids(&urls, &server),
     };
     nexuses::refuse_equal(&urls, &isids)?;
-    let is_takeover = device.map(|device| device::ready(device)).transpose()?.unwrap_or(false);
+    device.map_or(Ok(()), |device| device::ready(device))?;
     // The flag must be set before threads start, because they inherit it.
     let free_of_own_pages = ::attach::io_flusher::set_io_flusher();
     let client = connect::client()?;
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
         None => Nexuses::of_device(&device_name),
     };
     let disks = match device {
-        Some(device) => device::disks(&client, &urls, device, is_takeover, &mut nexuses)?,
+        Some(device) => device::disks(&client, &urls, device, &mut nexuses)?,
         None => disks(&client, &urls, &server, &mut nexuses)?,
     };
     for (url, disk) in urls.iter().zip(&disks) {
@@ -126,7 +126,7 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let Opened { medium: whole, volume_name } =
         luks::opened(joined(&disks, args.stripe)?, args.luks.as_deref(), &name)?;
     let stack = device::stack(&urls, &disks, volume_name.as_deref())?;
-    let keys = |stack: &DeviceStack| DeviceKeys::new(device_name.as_bytes(), stack);
+    let key = DeviceKey::new(device_name.as_bytes(), &stack);
     if !free_of_own_pages && args.way.nbd.is_none() {
         eprintln!(
             "targe: without CAP_SYS_RESOURCE, a host that is short of memory may hang on a file system on this disk"
@@ -143,18 +143,11 @@ pub(crate) fn run(args: &AttachArgs) -> Result<(), Failure> {
     let end = Shutdown { occasions, tell: tell.clone(), still, is_last };
     let served = match (&args.way.nbd, &args.way.fuse, device) {
         (Some(socket), _, _) => {
-            let former = DeviceStack { initiators: String::new(), ..stack.clone() };
-            let export = Export {
-                name: String::new(),
-                description: name,
-                key: Some(keys(&stack).current()),
-                // Earlier releases took no session over, so that the initiator was no part of it.
-                former_key: Some(keys(&former).current()),
-            };
+            let export = Export { name: String::new(), description: name, key: Some(key) };
             serve_nbd(socket, whole, export, &end)
         }
         (_, Some(dir), _) => serve_file(dir, whole, &name, tell, &end),
-        (_, _, Some(_)) => device::serve(whole, keys(&stack), &name, (tell, &end)),
+        (_, _, Some(_)) => device::serve(whole, key, &name, (tell, &end)),
         _ => Err(Failure::Misused("choose one of --nbd SOCKET, --fuse DIR or --ublk".into())),
     };
     for disk in &disks {

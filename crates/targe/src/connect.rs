@@ -40,11 +40,6 @@ pub(crate) fn disk_as(
     })
 }
 
-/// Logs in to the target of a LUN with an ISID.
-pub(crate) fn session_as(client: &Client, url: &Url, isid: Isid) -> Result<Session, Error> {
-    or_with_md5(url, |url| block_on(options(url).isid(isid.0).log_in(client, url)))
-}
-
 /// Logs in to the target of a LUN.
 pub(crate) fn session(client: &Client, url: &Url) -> Result<Session, Failure> {
     or_with_md5(url, |url| block_on(options(url).log_in(client, url))).map_err(|why| failure(&why))

@@ -30,6 +30,4 @@ pub struct Export {
     /// Identifies what clients see, if the next server on the same socket is to show the same: clients
     /// connect to it by themselves after the death of this one, and write to it what they have cached.
     pub key: Option<DeviceKey>,
-    /// The key that an earlier release gave the same, if it differs.
-    pub former_key: Option<DeviceKey>,
 }

@@ -156,7 +156,7 @@ impl Server {
         watch: EventHandler,
         negotiation_max: Duration,
     ) -> Result<Self, NbdStartError> {
-        let (socket, file) = listen(path, (export.key, export.former_key))?;
+        let (socket, file) = listen(path, export.key)?;
         let shared = Arc::new(Shared {
             disk: UnalignedStore::new(disk),
             export,

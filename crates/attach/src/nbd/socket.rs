@@ -33,9 +33,6 @@ pub(super) struct SocketFile {
     is_continued: bool,
 }
 
-/// What is served at a socket, by its key, and by the key that an earlier release gave it.
-pub(super) type Keys = (Option<DeviceKey>, Option<DeviceKey>);
-
 /// Refuses a path where a process listens or where no socket can be made. A server calls this before it logs
 /// in as the successor of a dead one: the login ends the session of the server before.
 ///
@@ -64,7 +61,7 @@ fn expect_directory(path: &Path) -> Result<(), NbdStartError> {
 }
 
 /// Listens at `path`. `keys` identify what is served there.
-pub(super) fn listen(path: &Path, keys: Keys) -> Result<(OwnedFd, SocketFile), NbdStartError> {
+pub(super) fn listen(path: &Path, key: Option<DeviceKey>) -> Result<(OwnedFd, SocketFile), NbdStartError> {
     let failed = |source: io::Error| NbdStartError::Listen { path: path.to_owned(), source };
     let address = SocketAddrUnix::new(path).map_err(|_| NbdStartError::PathTooLong(path.to_owned()))?;
     expect_directory(path)?;
@@ -85,7 +82,7 @@ pub(super) fn listen(path: &Path, keys: Keys) -> Result<(OwnedFd, SocketFile), N
     if is_stale {
         refuse_used(path, &address)?;
     }
-    let former = former_server(path, keys).map_err(failed)?;
+    let former = former_server(path, key).map_err(failed)?;
     if former == FormerServer::Other {
         return Err(NbdStartError::OtherDisk(path.to_owned()));
     }
@@ -93,7 +90,7 @@ pub(super) fn listen(path: &Path, keys: Keys) -> Result<(OwnedFd, SocketFile), N
         fs::remove_file(path).map_err(failed)?;
     }
     // The key comes first, so that there is no socket of a process that died without it.
-    write_key(path, keys.0).map_err(failed)?;
+    write_key(path, key).map_err(failed)?;
     rustix::net::bind(&socket, &address).map_err(|errno| failed(errno.into()))?;
     rustix::net::listen(&socket, BACKLOG).map_err(|errno| failed(errno.into()))?;
     let made = fs::symlink_metadata(path).map_err(failed)?;
@@ -125,7 +122,7 @@ impl SocketFile {
 /// Who served at a socket before, and may have left clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FormerServer {
-    /// No server, or one of an earlier release without keys.
+    /// No server, or one without a key.
     Unknown,
     /// A server of the same.
     Same,
@@ -153,13 +150,13 @@ fn write_key(socket: &Path, key: Option<DeviceKey>) -> io::Result<()> {
 }
 
 /// Returns who left a key at the socket.
-fn former_server(socket: &Path, (key, former): Keys) -> io::Result<FormerServer> {
+fn former_server(socket: &Path, key: Option<DeviceKey>) -> io::Result<FormerServer> {
     let text = match fs::read_to_string(key_path(socket)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FormerServer::Unknown),
         other => other?,
     };
     let theirs = u64::from_str_radix(text.trim_end(), 16).ok().map(DeviceKey::of_note);
-    let same = theirs.is_some() && [key, former].contains(&theirs);
+    let same = theirs.is_some() && key == theirs;
     Ok(if same { FormerServer::Same } else { FormerServer::Other })
 }
 

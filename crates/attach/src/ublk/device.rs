@@ -18,7 +18,7 @@ use super::control::Control;
 use super::device_lookup::{DYING_MAX, LOOK_AGAIN, WaitingDevice, disk_path, find_waiting, is_open, open};
 use super::params::{DEPTH, DeviceParams, Unfit, params};
 use super::queue::{Queue, Shared};
-use crate::device_key::{DeviceKey, DeviceKeys};
+use crate::device_key::DeviceKey;
 use crate::events::EventHandler;
 use crate::flush::flush;
 use crate::unaligned::UnalignedStore;
@@ -144,7 +144,7 @@ impl Device {
     /// Fails when there is no such device.
     pub fn start(
         disk: Arc<dyn SharedStore>,
-        keys: DeviceKeys,
+        key: DeviceKey,
         watch: EventHandler,
         ended: Box<dyn FnOnce() + Send>,
     ) -> Result<Self, UblkStartError> {
@@ -152,7 +152,7 @@ impl Device {
         let disk = UnalignedStore::new(disk);
         let wanted = params(&disk.capabilities()).map_err(UblkStartError::Unfit)?;
         control.lock().map_err(UblkStartError::Control)?;
-        let begun = prepare(&mut control, keys, &DeviceParams::of(&wanted));
+        let begun = prepare(&mut control, key, &DeviceParams::of(&wanted));
         control.unlock().map_err(UblkStartError::Control)?;
         let Begun { number, node, started } = begun?;
         let made = match started {
@@ -263,19 +263,19 @@ fn joined(thread: JoinHandle<io::Result<()>>) -> io::Result<()> {
 
 /// Adds a device, or prepares the waiting one for the takeover. Either way, this process then has its
 /// character device open.
-fn prepare(control: &mut Control, keys: DeviceKeys, disk: &DeviceParams) -> Result<Begun, UblkStartError> {
+fn prepare(control: &mut Control, key: DeviceKey, disk: &DeviceParams) -> Result<Begun, UblkStartError> {
     let opened = |number: u32| {
         open(number)
             .map_err(|source| UblkStartError::Node { path: format!("/dev/ublkc{number}").into(), source })
     };
-    let has_name = |key: DeviceKey| key.has_name_of(keys.current);
+    let has_name = |waiting: DeviceKey| waiting.has_name_of(key);
     if let Some(WaitingDevice { device: number, key: theirs }) =
         find_waiting(control, has_name, Control::remove)?
     {
         let path = disk_path(number);
         let info = control.info(number).map_err(UblkStartError::Control)?;
         let told = DeviceParams::of(&control.params(number).map_err(UblkStartError::Control)?);
-        match continues(theirs, &told, keys, disk) {
+        match continues(theirs, &told, key, disk) {
             Continuation::Allowed => {}
             Continuation::OtherStack => return Err(UblkStartError::OtherDisk(path)),
             Continuation::Unfit(source) => return Err(UblkStartError::OtherForm { path, source }),
@@ -288,7 +288,7 @@ fn prepare(control: &mut Control, keys: DeviceKeys, disk: &DeviceParams) -> Resu
         begin_recovery(control, number, info.server)?;
         return Ok(Begun { number, node: opened(number)?, started: Started::TakenOver });
     }
-    let number = control.add(keys.current.note()).map_err(|error| match error.raw_os_error() {
+    let number = control.add(key.note()).map_err(|error| match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => UblkStartError::NotAllowed,
         _ => UblkStartError::Control(error),
     })?;
@@ -312,23 +312,11 @@ enum Continuation {
 }
 
 /// Decides whether a disk may serve a device with the key `theirs` and the parameters `device`.
-///
-/// The key of an earlier release names the disks alone, and not what was made of their blocks. There, only an
-/// equal length shows that both are decrypted, or neither is: a LUKS2 header makes the volume shorter.
-fn continues(
-    theirs: DeviceKey,
-    device: &DeviceParams,
-    keys: DeviceKeys,
-    disk: &DeviceParams,
-) -> Continuation {
-    let fit = if theirs == keys.current {
-        device.fits(disk)
-    } else if theirs == keys.former {
-        device.fits(disk).and_then(|()| device.has_len_of(disk))
-    } else {
+fn continues(theirs: DeviceKey, device: &DeviceParams, key: DeviceKey, disk: &DeviceParams) -> Continuation {
+    if theirs != key {
         return Continuation::OtherStack;
-    };
-    fit.map_or_else(Continuation::Unfit, |()| Continuation::Allowed)
+    }
+    device.fits(disk).map_or_else(Continuation::Unfit, |()| Continuation::Allowed)
 }
 
 /// Prepares a device that waits, once its last server has ended.
@@ -400,13 +388,13 @@ mod tests {
 
     const HEADER_LEN: u64 = 16 << 20;
 
-    fn keys(decryption: Option<&str>) -> DeviceKeys {
+    fn key(decryption: Option<&str>) -> DeviceKey {
         let stack = DeviceStack {
             disks: "naa.6001".to_owned(),
             initiators: "iqn.2026-11.org.targe:host".to_owned(),
             decryption: decryption.map(str::to_owned),
         };
-        DeviceKeys::new(b"iscsi://host/iqn.2026-11.org.targe:rig/0", &stack)
+        DeviceKey::new(b"iscsi://host/iqn.2026-11.org.targe:rig/0", &stack)
     }
 
     fn of_len(len: u64) -> DeviceParams {
@@ -415,26 +403,16 @@ mod tests {
 
     #[test]
     fn the_plain_disk_does_not_continue_the_device_of_a_decrypted_volume() {
-        let (plain, luks) = (keys(None), keys(Some("1111 16777216 512")));
+        let (plain, luks) = (key(None), key(Some("1111 16777216 512")));
         let (whole, volume) = (of_len(64 << 20), of_len((64 << 20) - HEADER_LEN));
-        assert_eq!(continues(luks.current, &volume, luks, &volume), Continuation::Allowed);
-        assert_eq!(continues(luks.current, &volume, plain, &whole), Continuation::OtherStack);
-        assert_eq!(continues(plain.current, &whole, luks, &volume), Continuation::OtherStack);
-        let other = keys(Some("2222 16777216 512"));
-        assert_eq!(continues(luks.current, &volume, other, &volume), Continuation::OtherStack);
+        assert_eq!(continues(luks, &volume, luks, &volume), Continuation::Allowed);
+        assert_eq!(continues(luks, &volume, plain, &whole), Continuation::OtherStack);
+        assert_eq!(continues(plain, &whole, luks, &volume), Continuation::OtherStack);
+        let other = key(Some("2222 16777216 512"));
+        assert_eq!(continues(luks, &volume, other, &volume), Continuation::OtherStack);
         // A disk that has grown serves the device at the length that the device has.
-        assert_eq!(continues(plain.current, &whole, plain, &of_len(65 << 20)), Continuation::Allowed);
-        let shorter = continues(plain.current, &whole, plain, &of_len(63 << 20));
+        assert_eq!(continues(plain, &whole, plain, &of_len(65 << 20)), Continuation::Allowed);
+        let shorter = continues(plain, &whole, plain, &of_len(63 << 20));
         assert!(matches!(shorter, Continuation::Unfit(_)), "{shorter:?}");
-    }
-
-    #[test]
-    fn a_device_of_an_earlier_release_is_continued_at_its_length_only() {
-        let (plain, luks) = (keys(None), keys(Some("1111 16777216 512")));
-        let (whole, volume) = (of_len(64 << 20), of_len((64 << 20) - HEADER_LEN));
-        assert_eq!(continues(plain.former, &whole, plain, &whole), Continuation::Allowed);
-        assert_eq!(continues(luks.former, &volume, luks, &volume), Continuation::Allowed);
-        let longer = continues(luks.former, &volume, plain, &whole);
-        assert!(matches!(longer, Continuation::Unfit(Unfit::Length { .. })), "{longer:?}");
     }
 }

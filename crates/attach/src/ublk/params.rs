@@ -46,17 +46,6 @@ pub enum Unfit {
         /// The block length of the disk.
         disk_block: u64,
     },
-    /// A device of an earlier release waits for its server, and the disk has another length.
-    #[error(
-        "an earlier release made it, with {device} bytes, and this disk has {disk}: only with an equal length it is \
-         certainly the same data (with or without --luks)"
-    )]
-    Length {
-        /// The size of the device in bytes.
-        device: u64,
-        /// The size of the disk in bytes.
-        disk: u64,
-    },
 }
 
 /// The parameters that the kernel received and uses.
@@ -92,14 +81,6 @@ impl DeviceParams {
             return Err(Unfit::Form { device, device_block, disk: disk.len, disk_block: disk.block });
         }
         Ok(())
-    }
-
-    /// Checks that a disk has exactly the length of the device.
-    pub(super) fn has_len_of(&self, disk: &Self) -> Result<(), Unfit> {
-        if self.len == disk.len {
-            return Ok(());
-        }
-        Err(Unfit::Length { device: self.len, disk: disk.len })
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use ::attach::device_key::{DeviceKeys, DeviceStack};
+use ::attach::device_key::{DeviceKey, DeviceStack};
 use ::attach::ublk::{Device, DeviceUse, Started};
 use daemon::config::show_size;
 use initiator::{Client, Disk, Url, block_on};
@@ -27,15 +27,14 @@ pub(super) fn name(urls: &[Url], stripe: Option<u64>) -> String {
     format!("{} {}", stripe.unwrap_or(0), urls.join(" "))
 }
 
-/// Checks, before anything else is done, whether there can be a device. Returns whether one waits for a
-/// server.
-pub(super) fn ready(name: &str) -> Result<bool, Failure> {
+/// Checks, before anything else is done, whether there can be a device, and says if one waits for a server.
+pub(super) fn ready(name: &str) -> Result<(), Failure> {
     let waiting =
         ::attach::ublk::find(name.as_bytes()).map_err(|why| Failure::Failed(connect::error_chain(&why)))?;
     if waiting.is_some() {
         eprintln!("targe: a device of this disk waits for a server; this process takes it over");
     }
-    Ok(waiting.is_some())
+    Ok(())
 }
 
 /// Deletes the device that a dead process left under this name.
@@ -55,16 +54,9 @@ pub(super) fn disks(
     client: &Client,
     urls: &[Url],
     name: &str,
-    is_takeover: bool,
     nexuses: &mut Nexuses,
 ) -> Result<Vec<Disk>, Failure> {
-    let open = |(member, url)| {
-        let isid = member_isid(name, member, url);
-        if is_takeover {
-            nexuses.end_former(client, url, isid, former_isid(name, member))?;
-        }
-        nexuses.open(client, url, isid)
-    };
+    let open = |(member, url)| nexuses.open(client, url, member_isid(name, member, url));
     urls.iter().enumerate().map(open).collect()
 }
 
@@ -77,11 +69,6 @@ pub(super) fn isids(urls: &[Url], name: &str) -> Vec<Option<Isid>> {
 /// of the device.
 fn member_isid(name: &str, member: usize, url: &Url) -> Isid {
     super::url_isid(url).unwrap_or_else(|| super::server_isid(name.as_bytes(), member))
-}
-
-/// Returns the ISID with which earlier releases logged in for a disk, whatever the URL said.
-fn former_isid(name: &str, member: usize) -> Isid {
-    super::isid_of(::attach::device_key::former_initiator_id(name.as_bytes(), member))
 }
 
 /// Returns what the local disk shows. `volume_name` names the LUKS2 volume on the disks, if they are
@@ -98,7 +85,7 @@ pub(super) fn stack(urls: &[Url], disks: &[Disk], volume_name: Option<&str>) -> 
 /// Serves the device.
 pub(super) fn serve(
     whole: Arc<dyn SharedStore>,
-    keys: DeviceKeys,
+    key: DeviceKey,
     urls: &str,
     (tell, end): (Sender<Wakeup>, &Shutdown),
 ) -> Result<(), Failure> {
@@ -107,7 +94,7 @@ pub(super) fn serve(
         // The main thread may have dropped the receiver already.
         let _ = tell.send(Wakeup::Unused);
     });
-    let device = Device::start(whole, keys, event_logger(), ended)
+    let device = Device::start(whole, key, event_logger(), ended)
         .map_err(|why| Failure::Failed(connect::error_chain(&why)))?;
     let path = device.path();
     match device.started() {
@@ -192,8 +179,6 @@ mod tests {
         for (number, other) in others.iter().enumerate() {
             assert!(*other != plain && !others[..number].contains(other), "{other}");
         }
-        assert_ne!(former_isid(&plain, 0), member_isid(&plain, 0, &Url::parse(one).unwrap()));
-        assert_ne!(former_isid(&plain, 0), former_isid(&plain, 1));
         let isid = |member, text| member_isid(&plain, member, &Url::parse(text).unwrap());
         assert_eq!(isid(0, one), isid(0, two), "the name of the device decides");
         assert_ne!(isid(0, one), isid(1, one));

@@ -9,7 +9,7 @@ use initiator::{Client, Disk, Event, SessionUp, Url};
 use iscsi::name::Isid;
 
 use super::nexus_record::{Nexus, NexusRecord, isid_digits};
-use crate::{Failure, connect, signals};
+use crate::{Failure, connect};
 
 /// The folder of the records of block devices, which have no place of their own in the file system.
 const RECORDS: &str = "/var/lib/targe-attach";
@@ -95,23 +95,6 @@ impl Nexuses {
             self.open.push(OpenNexus { nexus, tag: tag.0, is_logged_out });
         }
         Ok(disk)
-    }
-
-    /// Ends the session that a server of an earlier release may have left under an ISID that this release
-    /// does not use: logs in with that ISID, and logs out. Such a server left no record.
-    pub(super) fn end_former(
-        &self,
-        client: &Client,
-        url: &Url,
-        isid: Isid,
-        former: Isid,
-    ) -> Result<(), Failure> {
-        if former == isid || self.former_group(&nexus(url, isid)?)?.is_some() {
-            return Ok(());
-        }
-        let session = connect::session_as(client, url, former).map_err(|why| connect::failure(&why))?;
-        signals::log_out_briefly(&session);
-        Ok(())
     }
 
     /// Returns the portal group of the session that the last server of a nexus did not log out.

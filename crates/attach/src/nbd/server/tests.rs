@@ -303,11 +303,11 @@ fn the_file_of_another_is_left_alone() {
 
 #[test]
 fn the_socket_of_a_dead_server_is_not_continued_with_another_disk() {
-    use crate::device_key::{DeviceKey, DeviceKeys, DeviceStack};
+    use crate::device_key::{DeviceKey, DeviceStack};
     let key = |decryption: Option<&str>| {
         let decryption = decryption.map(str::to_owned);
         let stack = DeviceStack { disks: "naa.6001".to_owned(), decryption, ..DeviceStack::default() };
-        DeviceKeys::new(b"iscsi://host/iqn.2026-11.org.targe:rig/0", &stack).current()
+        DeviceKey::new(b"iscsi://host/iqn.2026-11.org.targe:rig/0", &stack)
     };
     let (scratch, medium) = (Scratch::new("other-disk"), medium());
     let start = |key: DeviceKey| {
@@ -339,13 +339,6 @@ fn the_socket_of_a_dead_server_is_not_continued_with_another_disk() {
     // A client may wait for longer than a server lives.
     start(decrypted).unwrap().stop().unwrap();
     assert!(matches!(start(key(None)), Err(NbdStartError::OtherDisk(_))));
-    // A server of an earlier release named the same otherwise.
-    drop(UnixListener::bind(scratch.socket()).unwrap());
-    std::fs::write(&note_path, format!("{:016x}\n", key(None).note())).unwrap();
-    let disk = Arc::clone(&medium) as Arc<dyn SharedStore>;
-    let export = Export { key: Some(decrypted), former_key: Some(key(None)), ..Export::default() };
-    Server::start(&scratch.socket(), disk, export, Arc::new(|_| ())).unwrap().stop().unwrap();
-    assert_eq!(std::fs::read(&note_path).unwrap(), note);
     // By removing the key, the user confirms that no client waits.
     std::fs::remove_file(&note_path).unwrap();
     start(key(None)).unwrap().stop().unwrap();
@@ -353,10 +346,10 @@ fn the_socket_of_a_dead_server_is_not_continued_with_another_disk() {
 
 #[test]
 fn the_key_stays_for_clients_that_the_server_has_disconnected() {
-    use crate::device_key::{DeviceKeys, DeviceStack};
+    use crate::device_key::{DeviceKey, DeviceStack};
     let (scratch, medium) = (Scratch::new("kept-key"), medium());
     let start = || {
-        let key = DeviceKeys::new(b"disk", &DeviceStack::default()).current();
+        let key = DeviceKey::new(b"disk", &DeviceStack::default());
         let disk = Arc::clone(&medium) as Arc<dyn SharedStore>;
         let export = Export { key: Some(key), ..Export::default() };
         Server::start(&scratch.socket(), disk, export, Arc::new(|_| ())).unwrap()

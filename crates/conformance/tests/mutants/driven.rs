@@ -20,6 +20,14 @@ pub(crate) fn command(url: &str) -> String {
     format!("{ORDER}='{{id}} {url}' exec '{}' --exact is_the_initiator_of_a_case", program.display())
 }
 
+/// Returns the shell command that starts an initiator which logs in and does nothing else.
+pub(crate) fn idle_command(url: &str) -> String {
+    command(url).replace("{id}", IDLE)
+}
+
+/// What an initiator is ordered to do that does nothing.
+const IDLE: &str = "idle";
+
 /// Does what a case ordered, if one did.
 pub(crate) fn obey() -> Result<(), Box<dyn Error>> {
     let Ok(order) = std::env::var(ORDER) else { return Ok(()) };
@@ -27,6 +35,12 @@ pub(crate) fn obey() -> Result<(), Box<dyn Error>> {
     if is_discovery(case) {
         let client = Client::new()?;
         block_on(discover::targets(&client, &Endpoint::parse(url)?, &EnvSecrets))?;
+        return Ok(());
+    }
+    if case == IDLE {
+        let session = block_on(Client::new()?.log_in(&format!("{url}?timeout=5")))?;
+        std::thread::sleep(Duration::from_millis(500));
+        drop(session);
         return Ok(());
     }
     let query = match case {

@@ -24,6 +24,7 @@
 mod devices;
 mod driven;
 mod found;
+mod idle;
 mod initiators;
 mod judge;
 mod mutant;

@@ -21,7 +21,7 @@ pub(crate) struct CauseRules {
     pub(crate) has_reservations: bool,
     /// How many bytes of data the transport of the target keeps, in one direction; `None`: it keeps none.
     pub(crate) data_bytes_max: Option<usize>,
-    /// How many bytes the data of a write takes at least, if they arrive before their request, whose length is
+    /// How many bytes the data of a write takes at least, if they arrive before their request: its length is
     /// not known then.
     pub(crate) early_data_bytes: usize,
     /// Whether reloads change what LUNs lead to.

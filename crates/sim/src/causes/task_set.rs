@@ -121,8 +121,8 @@ impl Occupancy {
         })
     }
 
-    /// Returns how many other commands can have been in the task set with one, at most; `unit` is `None` where
-    /// a command of any LUN can be in it. A command that its initiator may repeat can be there twice.
+    /// Returns how many other commands can have been in the task set with one, at most; `unit` is `None`
+    /// where a command of any LUN can be in it. A command that its initiator may repeat can be there twice.
     pub(super) fn others<'a>(
         &self,
         command: &OpenCommand,

@@ -1,9 +1,10 @@
 """Random reloads of the running daemon while three hosts have reads and writes under way.
 
 Each reload, by SIGHUP or `targe apply`, adds, removes, swaps, remaps or replaces LUNs, resizes a disk, changes who may write or log in, or a
-password. `targe lun add`, `remove`, `set` and `resize` do the same to one LUN. Between them hosts lose their connections or log out, and the daemon is stopped, killed, upgraded, or loses its portal, with other
-LUNs when it is back. Every block that a host writes says for which disk it is meant, and the hosts go on sending to LUNs that are gone. Judged
-are the properties below, each with one verdict; everything follows from the seed, which is printed.
+password. `targe lun add`, `remove`, `set` and `resize` do the same to one LUN. Between them hosts lose their connections or log out, and the
+daemon is stopped, killed, upgraded, or loses its portal, with other LUNs when it is back. Every block that a host writes says for which disk it
+is meant, and the hosts go on sending to LUNs that are gone. Judged are the properties below, each with one verdict; everything follows from the
+seed, which is printed.
 """
 
 import copy

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::PathBuf;
 
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketType, socket};
 use tls::ServerSettings;
 
 use super::super::Environment;
@@ -281,11 +283,9 @@ fn split_zone(text: &str) -> Option<(Ipv6Addr, &str, &str)> {
 }
 
 fn interface_index(name: &str) -> Option<u32> {
-    if name.is_empty() || name.contains(['/', '.']) {
-        return None;
-    }
-    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).ok()?;
-    text.trim().parse().ok()
+    // Sysfs has the interfaces of the network namespace that it was mounted in.
+    let socket = socket(AddressFamily::INET, SocketType::DGRAM, None).ok()?;
+    name_to_index(&socket, name).ok()
 }
 
 /// Returns the address and the port of an IPv6 address without brackets whose last group may be meant as a

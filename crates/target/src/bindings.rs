@@ -15,10 +15,12 @@
 //! all other ones, because the initiator may continue a lost session when the portal is back. What it has
 //! used since then counts for such a session, too, if a target port of that is gone as well: the portal may
 //! have got another tag, or its former one again. The same holds if the initiator has continued a session
-//! with the former record through a target port that is gone now, or if the portal of a session has got another
-//! tag: the initiator may continue the session through a target port through which it had logged out. The former record has the LUNs of both then, and a LUN
-//! under which they differ leads to no disk. The logout from such a session ends the doubt.
+//! with the former record through a target port that is gone now, or if the portal of a session has got
+//! another tag: the initiator may continue the session through a target port through which it had logged out.
+//! The former record has the LUNs of both then, and a LUN under which they differ leads to no disk. The
+//! logout from such a session ends the doubt.
 
+mod bound;
 mod lost;
 
 use alloc::boxed::Box;
@@ -32,6 +34,7 @@ use scsi::lun::Lun;
 
 use crate::nexus::{NexusEntry, NexusName, TargetNumber};
 use crate::units::DiskId;
+use bound::{Bound, Loss, RecordKind};
 use lost::LostRecords;
 
 /// The bindings of one I_T nexus, as the owner of a target stores them over a restart.
@@ -107,123 +110,6 @@ pub(crate) struct Bindings {
     evictions: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RecordKind {
-    Present,
-    Former,
-}
-
-#[derive(Debug, Default)]
-struct Bound {
-    luns: BTreeMap<u16, DiskId>,
-    is_sealed: bool,
-    /// The target ports through which the initiator may still use the LUNs, and how many sessions it has
-    /// with each: one, or none after a session that did not end with the initiator's own logout.
-    ports: BTreeMap<RelativePort, usize>,
-    /// The target ports whose latest session ended with the initiator's own logout.
-    released: BTreeSet<RelativePort>,
-    /// The target ports through which the initiator has continued a session since the record is a former one.
-    rejoined: BTreeSet<RelativePort>,
-    /// The target ports through which the initiator may continue a session of this record or of the present
-    /// one, since a portal has moved there.
-    moved: BTreeSet<RelativePort>,
-    /// Since when it has no session.
-    lost_at: Option<Loss>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Loss {
-    /// The key of the record in [`LostRecords`].
-    key: u64,
-    /// When the record was added to those without a session.
-    since: Instant,
-    /// How long the nexus had no session then.
-    before: Duration,
-}
-
-impl Bound {
-    /// Returns whether the initiator may have used a LUN.
-    fn has_bindings(&self) -> bool {
-        self.is_sealed || !self.luns.is_empty()
-    }
-
-    fn has_session(&self) -> bool {
-        self.ports.values().any(|sessions| *sessions > 0)
-    }
-
-    /// Returns the disk that was used under a LUN; [`DiskId::UNKNOWN`] if it may be any.
-    fn disk_of(&self, number: u16) -> Option<DiskId> {
-        self.luns.get(&number).copied().or_else(|| self.is_sealed.then_some(DiskId::UNKNOWN))
-    }
-
-    /// Returns whether a former record concerns sessions with a target port.
-    fn concerns(&self, port: RelativePort) -> bool {
-        !self.released.contains(&port)
-    }
-
-    fn describe(&self, now: Instant, name: &NexusName, kind: RecordKind) -> NexusBindings {
-        let is_former = kind == RecordKind::Former;
-        NexusBindings {
-            target: name.target,
-            initiator_port: (*name.initiator_port).into(),
-            realm: name.realm.as_deref().map(Into::into),
-            target_ports: self.ports.keys().copied().collect(),
-            released_ports: is_former.then(|| self.released.iter().copied().collect()),
-            rejoined_ports: self.rejoined.iter().copied().collect(),
-            moved_ports: self.moved.iter().copied().collect(),
-            is_sealed: self.is_sealed,
-            luns: self.luns.iter().map(|(number, disk)| (*number, *disk)).collect(),
-            lost_for: self.lost_at.map(|loss| now.since(loss.since).saturating_add(loss.before)),
-        }
-    }
-
-    /// Adds another record of the same I_T nexus.
-    fn agree_with(&mut self, other: Self) {
-        self.agree_on_luns(&other.luns, other.is_sealed);
-        self.ports.extend(other.ports);
-        self.released.retain(|port| other.released.contains(port));
-        self.rejoined.extend(other.rejoined);
-        self.moved.extend(other.moved);
-    }
-
-    /// Adds the LUNs of another record. A LUN under which the two have different disks leads to none, and so
-    /// does one that a sealed record does not have: it may have led to any disk.
-    fn agree_on_luns(&mut self, luns: &BTreeMap<u16, DiskId>, is_sealed: bool) {
-        let was_sealed = self.is_sealed;
-        if is_sealed {
-            self.luns.retain(|number, _| luns.contains_key(number));
-        }
-        self.is_sealed |= is_sealed;
-        for (number, disk) in luns {
-            match self.luns.entry(*number) {
-                Entry::Vacant(_) if was_sealed => {}
-                Entry::Vacant(free) => _ = free.insert(*disk),
-                Entry::Occupied(known) if known.get() == disk => {}
-                Entry::Occupied(known) => {
-                    known.remove();
-                    self.is_sealed = true;
-                }
-            }
-        }
-    }
-
-    /// Adds the LUNs of an older former record. It concerns every port that one of both concerns.
-    fn join(&mut self, older: Self) {
-        self.is_sealed |= older.is_sealed;
-        for (number, disk) in older.luns {
-            // Which of two disks a host has open through which port is not recorded.
-            self.is_sealed |= *self.luns.entry(number).or_insert(disk) != disk;
-        }
-        if self.is_sealed {
-            self.luns.clear();
-        }
-        self.ports.extend(older.ports);
-        self.released.retain(|port| older.released.contains(port));
-        self.rejoined.extend(older.rejoined);
-        self.moved.extend(older.moved);
-    }
-}
-
 impl Bindings {
     /// Replaces the ports of all targets. Claims of other ports end nothing and prevent nothing.
     pub(crate) fn set_target_ports(&mut self, ports: BTreeMap<TargetNumber, BTreeSet<RelativePort>>) {
@@ -242,8 +128,8 @@ impl Bindings {
         }
     }
 
-    /// Sets whether the sessions that begin are those that another process hands over. Each goes on as it was,
-    /// so none of them is in doubt.
+    /// Sets whether the sessions that begin are those that another process hands over. Each goes on as it
+    /// was, so none of them is in doubt.
     pub(crate) const fn set_resuming(&mut self, is_resuming: bool) {
         self.is_resuming = is_resuming;
     }

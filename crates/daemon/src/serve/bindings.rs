@@ -89,8 +89,8 @@ pub(super) fn port_text(initiator_port: &[u8]) -> String {
     }
 }
 
-/// Returns the LUNs of a target that hosts may have open, as the state directory of a daemon says that does not
-/// run.
+/// Returns the LUNs of a target that hosts may have open, as the state directory of a daemon says that does
+/// not run.
 ///
 /// # Errors
 /// The file cannot be read.

@@ -160,27 +160,26 @@ pub(super) fn check_restored(unit: &Unit, state: &StateDir) -> Result<(), String
 /// under the name of the unit.
 fn check_readable(unit: &Unit, state: &StateDir) -> Result<(), String> {
     let naa = unit.identity.naa;
-    let records: [(PathBuf, fn(&str) -> bool); 3] = [
-        (state.size_file(naa), |text| Record::parse(text).is_some()),
-        (state.place_file(naa), Place::is_record),
-        (state.device_file(naa), device::is_record),
-    ];
-    for (file, is_record) in records {
-        let is_good = match fs::read(&file) {
-            Ok(bytes) => std::str::from_utf8(&bytes).is_ok_and(is_record),
-            Err(error) => error.kind() == ErrorKind::NotFound,
-        };
-        if !is_good {
-            return Err(format!(
-                "{}: the record {} cannot be read, so nothing shows whether {} is the disk that was served under this \
-                 name before; make sure that it is, and remove the record to serve it",
-                unit.label,
-                file.display(),
-                unit.medium
-            ));
-        }
+    check_record(unit, &state.size_file(naa), |text| Record::parse(text).is_some())?;
+    check_record(unit, &state.place_file(naa), Place::is_record)?;
+    check_record(unit, &state.device_file(naa), device::is_record)
+}
+
+fn check_record(unit: &Unit, file: &Path, is_record: impl FnOnce(&str) -> bool) -> Result<(), String> {
+    let is_good = match fs::read(file) {
+        Ok(bytes) => std::str::from_utf8(&bytes).is_ok_and(is_record),
+        Err(error) => error.kind() == ErrorKind::NotFound,
+    };
+    if is_good {
+        return Ok(());
     }
-    Ok(())
+    Err(format!(
+        "{}: the record {} cannot be read, so nothing shows whether {} is the disk that was served under this name \
+         before; make sure that it is, and remove the record to serve it",
+        unit.label,
+        file.display(),
+        unit.medium
+    ))
 }
 
 /// Checks that a SANITIZE or FORMAT UNIT that has not ended belongs to the medium at the path of a unit.

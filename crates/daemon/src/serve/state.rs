@@ -293,9 +293,9 @@ impl StateDir {
     /// Reads the identifiers of target ports. A directory without identifiers yields the positional ones of
     /// earlier releases if anything is reserved in it, else fresh ones.
     ///
-    /// A damaged file is copied aside. Then no port has an identifier, and none of those that records refer to
-    /// is left: a host that registered or opened disks through a port must not be taken for one that did so
-    /// through another port.
+    /// A damaged file is copied aside. Then no port has an identifier, and none of those that records refer
+    /// to is left: a host that registered or opened disks through a port must not be taken for one that did
+    /// so through another port.
     ///
     /// # Errors
     /// [`StateError`]

@@ -133,8 +133,8 @@ struct Failures {
 }
 
 impl Failures {
-    /// Returns the line to log, unless one was logged a moment ago. A connection without a byte is none: whether
-    /// a port listens is often examined like that.
+    /// Returns the line to log, unless one was logged a moment ago. A connection without a byte is none:
+    /// whether a port listens is often examined like that.
     fn line(&mut self, now: Instant, portal: SocketAddr, refused: &Refused) -> Option<String> {
         if matches!(refused.why, TlsError::Silent) {
             return None;

@@ -30,8 +30,8 @@ use crate::login::{LoginOutcome, SessionKind, Status};
 use crate::name::{IscsiName, Isid};
 use crate::serial::CmdSn;
 
-/// Returns whether a login has a limit in common with a session of the same target: both are of one user, or of
-/// one initiator if neither has a user. An initiator chooses its name.
+/// Returns whether a login has a limit in common with a session of the same target: both are of one user, or
+/// of one initiator if neither has a user. An initiator chooses its name.
 fn is_of_one(session: &Session, outcome: &LoginOutcome) -> bool {
     match (&session.user, &outcome.user) {
         (None, None) => session.initiator == outcome.initiator,

@@ -282,8 +282,8 @@ fn login_at(world: &mut World, portal: usize) -> Option<Initiator> {
     Initiator::try_login(world, ALICE, 1).ok()
 }
 
-/// A path of the host: what it is connected with, the disk that it has opened, and the tag of the portal group
-/// of its latest session.
+/// A path of the host: what it is connected with, the disk that it has opened, and the tag of the portal
+/// group of its latest session.
 #[derive(Default)]
 struct Path {
     session: Option<Initiator>,
@@ -291,9 +291,9 @@ struct Path {
     tag: u16,
 }
 
-/// A host that keeps its disk open whatever the target does, and closes it only before its own logout. Both paths
-/// have one initiator port, so a session takes the place of another one of the same portal group, and the host
-/// ends both by one logout (RFC 7143 §4.4.3, the ISID rule).
+/// A host that keeps its disk open whatever the target does, and closes it only before its own logout. Both
+/// paths have one initiator port, so a session takes the place of another one of the same portal group, and
+/// the host ends both by one logout (RFC 7143 §4.4.3, the ISID rule).
 struct History {
     world: World,
     keepers: Vec<Keeper>,
@@ -398,8 +398,8 @@ impl History {
         self.close_paths();
     }
 
-    /// Logs out by the host's own decision. It closes what it has opened through this portal group before, also
-    /// through a portal that belongs to the group since.
+    /// Logs out by the host's own decision. It closes what it has opened through this portal group before,
+    /// also through a portal that belongs to the group since.
     fn logout(&mut self, at: usize) {
         let Some(mut session) = self.paths[at].session.take() else { return };
         let tag = self.tags[at];
@@ -508,7 +508,8 @@ impl History {
             12 => self.logout(at),
             13 => self.restart(),
             14 => self.upgrade(),
-            // The portal groups merge, or are two again. Nothing shows where the portal was before that was away.
+            // The portal groups merge, or are two again. Nothing shows where the portal was before that was
+            // away.
             15 if self.served[1] => {
                 self.tags[1] = 3 - self.tags[1];
                 self.reload();

@@ -253,8 +253,8 @@ fn a_session_that_a_former_record_led_finds_its_disk_or_none_through_a_port_that
         bindings.begins(&name(1));
         bindings.bind(&name(1), 0, DiskId(8));
         bindings.bind(&name(1), 1, DiskId(9));
-        // The other port is back, and the host continues its session there. Then its portal gets the tag of the
-        // first one.
+        // The other port is back, and the host continues its session there. Then its portal gets the tag of
+        // the first one.
         bindings.has_ports(&[PORT, OTHER_PORT]);
         bindings.session_begins(&name(1), OTHER_PORT);
         assert_eq!(bindings.disk_of(&name(1), OTHER_PORT, 0), Some(DiskId(7)));
@@ -293,8 +293,8 @@ fn a_session_whose_portal_moves_to_a_port_that_was_logged_out_of_finds_its_disk_
         let mut bindings = lost_through_the_other_port();
         bindings.has_ports(&[PORT]);
         bindings.ended(&name(1), true);
-        // The former record leads a session through the other port, which is lost again. Its portal gets the tag of
-        // the first one, and the target keeps the other port by another portal.
+        // The former record leads a session through the other port, which is lost again. Its portal gets the
+        // tag of the first one, and the target keeps the other port by another portal.
         bindings.has_ports(&[PORT, OTHER_PORT]);
         bindings.session_begins(&name(1), OTHER_PORT);
         bindings.session_ended(Instant(0), &name(1), OTHER_PORT, false);

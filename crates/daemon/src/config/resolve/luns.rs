@@ -166,8 +166,8 @@ impl<'a> UnitResolver<'a> {
         TargetLuns { numbers, mapped, tables }
     }
 
-    /// Warns of shared units that no target shows, and returns the other units, without gaps in the indices that
-    /// the targets have. A unit that no target shows is not served, and has no identity.
+    /// Warns of shared units that no target shows, and returns the other units, without gaps in the indices
+    /// that the targets have. A unit that no target shows is not served, and has no identity.
     pub(super) fn finish(self, targets: &mut [Target], report: &mut ConfigReport) -> Vec<Unit> {
         self.promises.warn(report);
         let mut unused = BTreeSet::new();

@@ -11,11 +11,12 @@
 //! A line has the target, the initiator port as a hexadecimal TransportID, a word with five parts, and for
 //! each LUN its disk: the world-wide name, the block length, and whether it is encrypted. The five parts are
 //! `iscsi` or the HyperSCSI group; the relative identifiers of the target ports (`-` if they are not known),
-//! in a former record with `!` and those that the record does not concern, with `~` and those to which portals
-//! have moved, and with `+` after those through which the initiator has continued a session with it, and with
-//! `*` if the LUNs are not known; when the initiator port lost its last session, in seconds since 1970 (`-` if it has one, or if that
-//! is not known); a checksum of what says whose the record is; and a checksum of everything else in the line.
-//! The last line has the number of lines, so that a file that lost its end is
+//! in a former record with `!` and those that the record does not concern, with `~` and those to which
+//! portals have moved, and with `+` after those through which the initiator has continued a session with it,
+//! and with
+//! `*` if the LUNs are not known; when the initiator port lost its last session, in seconds since 1970 (`-`
+//! if it has one, or if that is not known); a checksum of what says whose the record is; and a checksum of
+//! everything else in the line. The last line has the number of lines, so that a file that lost its end is
 //! noticed. In names, every byte that could be taken for a separator is written as `%` and two hexadecimal
 //! digits.
 //!

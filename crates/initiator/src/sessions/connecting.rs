@@ -111,6 +111,8 @@ impl Sessions {
         let entry = self.entries.get(&session);
         let server = entry.and_then(|entry| Some((entry.tls.as_ref()?, entry))).map(|(plan, entry)| {
             let name = plan.name.clone().or(host).unwrap_or_else(|| to.ip().to_string());
+            // What ended an earlier connection is not why this one ends.
+            entry.refusal.forget();
             let refusal = entry.refusal.clone();
             Box::new(TlsServer { settings: plan.settings.clone(), name, refusal })
         });

@@ -1,5 +1,5 @@
-//! Tells the service manager the state of a command that runs until a signal (`sd_notify(3)`). Nothing is sent
-//! unless a service manager asks for it.
+//! Tells the service manager the state of a command that runs until a signal (`sd_notify(3)`). Nothing is
+//! sent unless a service manager asks for it.
 
 use sd_notify::NotifyState;
 

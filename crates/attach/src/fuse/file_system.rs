@@ -241,7 +241,7 @@ pub(super) fn answer(question: Question, result: Result<OpOutput, Failure>) -> S
     }
 }
 
-/// Returns the second word of flags, which follows the fixed part of the first request of Linux 5.17 and later.
+/// Returns the second word of flags, which follows the fixed part of the first request from Linux 5.17 on.
 fn second_flags(body: &[u8]) -> u32 {
     let at = size_of::<InitIn>();
     body.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |flags| u32::from_ne_bytes(*flags))

@@ -377,8 +377,8 @@ enum Access {
     Read,
 }
 
-/// Returns the peer and what it may do. The permissions of the socket enforce the same; this check also covers
-/// a descriptor that was passed to another process.
+/// Returns the peer and what it may do. The permissions of the socket enforce the same; this check also
+/// covers a descriptor that was passed to another process.
 fn admitted(stream: &UnixStream, readers: Option<u32>) -> Option<(Peer, Access)> {
     let PeerCredentials { uid, gid, pid } = peer_credentials::of(stream).ok()?;
     let is_reader =

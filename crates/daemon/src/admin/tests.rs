@@ -266,7 +266,7 @@ fn members_of_a_group_read_and_change_nothing() {
     assert!(matches!(denied, ClientError::Denied { .. }), "{denied}");
     assert!(denied.to_string().contains("run the command with sudo"), "{denied}");
     assert!(request(&path, Method::Reload).is_ok());
-    // A daemon that takes the socket over and has no such group admits none, whatever the mode of the socket is.
+    // A daemon that takes the socket over and has no such group admits none, whatever the socket's mode is.
     let taken = BoundSocket::take_over(&path, server.descriptors().unwrap(), None);
     server.pause(true);
     let taken = taken.serve(Arc::new(Echo)).unwrap();

@@ -10,6 +10,7 @@ mod dependencies;
 mod doc_claims;
 mod footprint;
 mod layers;
+mod licences;
 mod markers;
 mod planted;
 mod published;
@@ -42,6 +43,7 @@ const RULES: &[Rule] = &[
     ("planted", planted::check),
     ("published", published::check),
     ("dependencies", dependencies::check),
+    ("licences", licences::check),
     ("footprint", footprint::check),
     ("words", words::check),
 ];

@@ -45,7 +45,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
 
 /// Returns the packages from outside the workspace, with their versions, and whether a checksum pins the
 /// content of each.
-fn packages(lock: &Table) -> BTreeMap<String, bool> {
+pub(super) fn packages(lock: &Table) -> BTreeMap<String, bool> {
     let all = lock.get("package").and_then(Value::as_array).into_iter().flatten();
     let named = all.filter(|package| package.get("source").is_some()).filter_map(|package| {
         let text = |key| package.get(key).and_then(Value::as_str);

@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn accepts_what_the_source_says() {
-        assert!(found("The log says `LUN 0: the disk has no more \"space\" on vda`.\n").is_empty());
+        assert!(found("The log says `LUN 0: the disk has no more \"space\" on /dev/vda`.\n").is_empty());
         assert!(found("It says `… the disk\nhas no more …`, and `has no` is no sentence.\n").is_empty());
         assert!(
             found("```\nit says: the disk is on the moon\n```\n`targe lun set the disk is --on`\n")

@@ -148,8 +148,9 @@ def test_every_line_of_an_encrypted_target_works(kind, case):
 
 def test_every_line_of_a_hyperscsi_group_works(kind):
     group = '[hyperscsi]\ninterfaces = ["lo"]\n[[hyperscsi.group]]\nname = "printed"\npassword_file = "secret"\n'
-    path = f"{os.path.dirname(servers.Targe.binary)}:{os.environ['PATH']}"
     with tempfile.TemporaryDirectory() as folder, served(folder, RAM, "", top=group, of_target='groups = ["printed"]\n') as text:
+        os.symlink(servers.Targe.binary, os.path.join(folder, "targe"))
+        path = f"{folder}:{os.environ['PATH']}"
         found = lines_by_program(text)
         lines = found.get('HyperSCSI on lo for "printed"')
         expect(lines and len(lines) == 2, f"lines are printed for {sorted(found)}: {text}")

@@ -13,7 +13,6 @@ use device::library::{LibraryEvent, LibraryInput};
 use device::rate_limit::{LimitStats, RateLimit};
 use device::slow_command::SlowCommand;
 use device::unit::LogicalUnit;
-use device::unit::reservations::ReservationReport;
 use hyperscsi::connection::{DropCounts, PathTotals, PathView};
 use hyperscsi::pdu::parameters::Levels;
 use iscsi::target::contract::{AsyncEvent, ConnectionView, FailedLogin, Repairs, SessionEnd, Traffic};
@@ -589,11 +588,6 @@ impl Shard {
     /// Returns how many bytes of data open commands hold; zero if no command is open.
     pub const fn data_bytes(&self) -> usize {
         self.transports.iscsi.data_bytes() + self.transports.hyperscsi.data_bytes()
-    }
-
-    /// Returns the reservations of the units that have any.
-    pub fn reservations(&self) -> Vec<(UnitId, ReservationReport)> {
-        self.target.reservations()
     }
 
     /// Returns the state of every unit.

@@ -1,14 +1,22 @@
 //! The reservations of units, for their operator.
 
+use alloc::vec::Vec;
+
 use base::time::Instant;
 use device::unit::reservations::{
     RemovalError, RemovalProgress, RemovedReservations, ReservationDetails, ReservationRemoval,
+    ReservationReport,
 };
 use target::units::UnitId;
 
 use crate::shard::Shard;
 
 impl Shard {
+    /// Returns the reservations of the units that have any.
+    pub fn reservations(&self) -> Vec<(UnitId, ReservationReport)> {
+        self.target.reservations()
+    }
+
     /// Returns every reservation and registration of a unit.
     pub fn reservation_details(&self, id: UnitId) -> Option<ReservationDetails> {
         self.target.reservation_details(id)

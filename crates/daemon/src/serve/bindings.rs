@@ -83,7 +83,7 @@ impl SavedNexus {
 pub(super) fn port_text(initiator_port: &[u8]) -> String {
     match InitiatorPort::from_bytes(initiator_port) {
         Ok(InitiatorPort::IscsiPort { name, isid }) => {
-            format!("{name} (port {})", super::changes::isid_text(isid))
+            format!("{name} (port {})", file::hex(&isid))
         }
         _ => format!("port {}", file::hex(initiator_port)),
     }

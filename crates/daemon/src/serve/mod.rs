@@ -11,6 +11,7 @@ mod client_certificates;
 mod core_dumps;
 mod daemon;
 mod daemon_event;
+mod damaged_ports;
 mod device_identity;
 mod disk_ids;
 mod file_systems;

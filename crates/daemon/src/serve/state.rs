@@ -10,7 +10,7 @@
 mod in_time;
 mod lock;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
@@ -20,14 +20,13 @@ use std::time::Duration;
 
 use backends::exchanged_file;
 use base::int_cast::to_u64;
-use device::persistent_state::{registered, unfinished_sanitize};
+use device::persistent_state::unfinished_sanitize;
 use security::guess_limit::GuessLimit;
 
 pub(super) use lock::StateLock;
 
 use in_time::Replacements;
 
-use super::bindings;
 use super::sanitize_record::SanitizeRecord;
 use super::target_ports::{Damaged, TargetPorts};
 use crate::config::{Config, Naa};
@@ -293,18 +292,16 @@ impl StateDir {
     /// Reads the identifiers of target ports. A directory without identifiers yields the positional ones of
     /// earlier releases if anything is reserved in it, else fresh ones.
     ///
-    /// A damaged file is copied aside. Then no port has an identifier, and none of those that records refer
-    /// to is left: a host that registered or opened disks through a port must not be taken for one that did
-    /// so through another port.
+    /// The inner error has the contents of a damaged file.
     ///
     /// # Errors
     /// [`StateError`]
-    pub(crate) fn load_ports(&self, config: &Config) -> Result<TargetPorts, StateError> {
+    pub(crate) fn load_ports(&self, config: &Config) -> Result<Result<TargetPorts, Vec<u8>>, StateError> {
         let path = self.ports();
         match fs::read(&path) {
             Ok(bytes) => {
                 let text = String::from_utf8_lossy(&bytes);
-                TargetPorts::decode(&text).or_else(|Damaged| self.replace_ports(&bytes))
+                Ok(TargetPorts::decode(&text).map_err(|Damaged| bytes))
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 let saved = fs::read_dir(&self.units.path).map_err(|source| StateError {
@@ -314,44 +311,21 @@ impl StateDir {
                 })?;
                 let is_state = |path: &Path| path.extension().is_some_and(|extension| extension == "state");
                 let any = saved.flatten().any(|entry| is_state(&entry.path()));
-                Ok(if any { TargetPorts::positional(config) } else { TargetPorts::default() })
+                Ok(Ok(if any { TargetPorts::positional(config) } else { TargetPorts::default() }))
             }
             Err(source) => Err(StateError { what: "read", path, source }),
         }
     }
 
-    /// Copies a damaged file of target port identifiers aside, and returns the identifiers that are lost.
-    fn replace_ports(&self, damaged: &[u8]) -> Result<TargetPorts, StateError> {
-        let (path, aside) = (self.ports(), self.root.path.join("ports.damaged"));
-        write_durably(&aside, damaged).map_err(|source| StateError {
-            what: "write",
-            path: aside.clone(),
-            source,
-        })?;
-        let mut lost = TargetPorts::numbers_in(&String::from_utf8_lossy(damaged));
-        lost.extend(bindings::ports_in(&self.load_bindings()?.unwrap_or_default()));
-        crate::warning!(
-            "{} cannot be read, and is kept as {}: every target port gets another relative port identifier",
-            path.display(),
-            aside.display()
-        );
-        for file in self.unit_files(".state")? {
-            // The unit of a state that cannot be read is not served.
-            let registered = fs::read(&file).map_or_else(|_| Vec::new(), |state| registered(&state));
-            lost.extend(registered.iter().map(|(_, port)| port.0));
-            let hosts: BTreeSet<String> =
-                registered.iter().map(|(initiator, _)| bindings::port_text(initiator)).collect();
-            if !hosts.is_empty() {
-                crate::warning!(
-                    "the registrations in {} hold for target ports that are gone: until these initiator ports have \
-                     registered again, or targe reservation clear has ended the reservation, they get RESERVATION \
-                     CONFLICT where others do: {}",
-                    file.display(),
-                    hosts.into_iter().collect::<Vec<_>>().join(", ")
-                );
-            }
-        }
-        Ok(TargetPorts::without(lost))
+    /// Copies a damaged file of target port identifiers aside. Returns its path, and that of the copy.
+    ///
+    /// # Errors
+    /// [`StateError`]
+    pub(super) fn keep_damaged_ports(&self, damaged: &[u8]) -> Result<[PathBuf; 2], StateError> {
+        let aside = self.root.path.join("ports.damaged");
+        let failed = |source| StateError { what: "write", path: aside.clone(), source };
+        write_durably(&aside, damaged).map_err(failed)?;
+        Ok([self.ports(), aside])
     }
 
     /// Writes the identifiers of target ports; returns when they are durable.

@@ -3,6 +3,7 @@
 use super::sockets::Sockets;
 use crate::config::Config;
 use crate::serve::ServeError;
+use crate::serve::damaged_ports;
 use crate::serve::runtime_config::IdAllocator;
 use crate::serve::state::{StateDir, StateLock};
 use crate::serve::upgrade::Succession;
@@ -27,7 +28,7 @@ pub(super) fn assign_ports(
     state: &StateDir,
     is_successor: bool,
 ) -> Result<(), ServeError> {
-    numbers.ports = state.load_ports(config)?;
+    numbers.ports = state.load_ports(config)?.or_else(|damaged| damaged_ports::replace(state, &damaged))?;
     let known = numbers.ports.clone();
     numbers.assign_ports_and_records(config).map_err(ServeError::Failed)?;
     if !is_successor {

@@ -2,7 +2,7 @@
 //! replaced (crypto erase).
 //!
 //! [`Encrypted::of_volume`] is the data of a LUKS2 image, behind its header.
-//! [`Encrypted::new`] is a medium without a header: memory, or an image of targe's former format.
+//! [`Encrypted::new`] is a medium without a header: memory.
 //!
 //! # What it protects from, and what not
 //!

@@ -69,7 +69,7 @@ pub(crate) enum Command {
     Verify(Box<VerifyArgs>),
     /// Attach LUNs as a local disk until a signal
     Attach(crate::attach::AttachArgs),
-    /// Make, show and convert LUKS2 images, the form of encrypted disks
+    /// Make and show LUKS2 images, the form of encrypted disks
     Luks(crate::luks::LuksArgs),
     /// Keep records of users' passwords for a target, which then needs no password in the clear
     Passwd(crate::passwd::PasswdArgs),

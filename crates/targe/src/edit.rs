@@ -368,8 +368,20 @@ fn run(done: &Edit, action: &str, force: bool, args: &EditArgs) -> Result<(), Fa
 fn stored_luns(file: &Path, state_dir: Option<&Path>, target: &str) -> Result<BTreeSet<u16>, Failure> {
     let file = LockedFile::read(file).map_err(failed)?;
     let state_dir = Source::of_file(&file, state_dir)?.state_dir()?;
-    daemon::serve::stored_luns(&state_dir, target)
-        .map_err(|why| Failure::Failed(format!("cannot read the bindings in {}: {why}", state_dir.display())))
+    match daemon::serve::stored_luns(&state_dir, target) {
+        // An edit of a copy need not be of the user who may read the state of the daemon.
+        Err(why) if why.kind() == std::io::ErrorKind::PermissionDenied => {
+            eprintln!(
+                "targe: cannot read the bindings in {}: {why}; hosts that used the number of the new LUN for another disk \
+                 will not see it",
+                state_dir.display()
+            );
+            Ok(BTreeSet::new())
+        }
+        read => read.map_err(|why| {
+            Failure::Failed(format!("cannot read the bindings in {}: {why}", state_dir.display()))
+        }),
+    }
 }
 
 /// Refuses to make a disk smaller, which targe never does: the file would keep its length.

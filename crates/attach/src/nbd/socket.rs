@@ -60,7 +60,7 @@ fn expect_directory(path: &Path) -> Result<(), NbdStartError> {
     }
 }
 
-/// Listens at `path`. `keys` identify what is served there.
+/// Listens at `path`. `key` identifies what is served there.
 pub(super) fn listen(path: &Path, key: Option<DeviceKey>) -> Result<(OwnedFd, SocketFile), NbdStartError> {
     let failed = |source: io::Error| NbdStartError::Listen { path: path.to_owned(), source };
     let address = SocketAddrUnix::new(path).map_err(|_| NbdStartError::PathTooLong(path.to_owned()))?;

@@ -293,13 +293,13 @@ impl Clients {
 
     /// Registers a client. When the list is full, the client that has been idle longest is disconnected,
     /// which ends its thread at once. Returns false when the list is full and no client is idle. Clients that
-    /// only read have a part of the list, and make room for each other.
+    /// only read have a part of the list, and only clients like them make room for them.
     fn register(&self, number: u64, stream: UnixStream, access: Access) -> bool {
         let mut list = self.list();
         let readers = list.iter().filter(|client| client.access == Access::Read).count();
         let is_full_of_readers = access == Access::Read && readers >= READERS_MAX;
         if is_full_of_readers || list.len() >= CLIENTS_MAX {
-            let may_go = |client: &Client| !is_full_of_readers || client.access == Access::Read;
+            let may_go = |client: &Client| access == Access::Full || client.access == Access::Read;
             let idle = list.iter().enumerate().filter(|(_, client)| !client.asking && may_go(client));
             let Some(oldest) = idle.min_by_key(|(_, client)| client.since).map(|(at, _)| at) else {
                 return false;

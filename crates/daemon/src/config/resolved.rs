@@ -78,6 +78,8 @@ pub struct Config {
     pub groups: BTreeMap<String, Vec<NamePattern>>,
     /// Every logical unit, once, even if several targets show it.
     pub units: Vec<Unit>,
+    /// The media of shared LUNs that no target exports. They are not served.
+    pub unexported: Vec<Medium>,
     /// The targets; at least one.
     pub targets: Vec<Target>,
 }

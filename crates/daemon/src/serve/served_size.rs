@@ -327,7 +327,8 @@ fn save_libraries(config: &Config) -> Result<(), StateError> {
     super::state::replace(&file, &library_record::encode(&libraries))
 }
 
-/// Records that an operator has removed the units which are in the former configuration only.
+/// Records that an operator has removed the units which are in the former configuration only. The medium of a
+/// shared LUN that no target exports any more is not removed.
 ///
 /// # Errors
 /// [`StateError`]
@@ -337,6 +338,9 @@ pub(super) fn note_removed(old: &Config, new: &Config, state: &StateDir) -> Resu
         let (false, Some(path)) = (known.contains(&unit.identity.naa.to_string()), unit.medium.path()) else {
             continue;
         };
+        if new.unexported.iter().any(|medium| medium.path() == Some(path)) {
+            continue;
+        }
         header::forget(unit, state);
         state.forget_device(unit.identity.naa);
         let kept = state.size_file(unit.identity.naa);
@@ -442,6 +446,10 @@ mod tests {
         let why = check(unit, &state).unwrap_err();
         assert!(why.contains("is missing, and 1048576 bytes of it were served before"), "{why}");
         note_removed(&config, &config, &state).unwrap();
+        assert!(check(unit, &state).is_err());
+        // A shared LUN that no target exports for a while is not removed.
+        let unexported = Config { unexported: vec![unit.medium.clone()], ..none.clone() };
+        note_removed(&config, &unexported, &state).unwrap();
         assert!(check(unit, &state).is_err());
         // An operator removes the LUN, and then the file. A file that is only shorter is still not filled.
         note_removed(&config, &none, &state).unwrap();

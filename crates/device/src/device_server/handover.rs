@@ -198,9 +198,6 @@ impl DeviceServer {
         let (spc, sanitizer) = self.check_spc(now, &state.spc, nexus_of)?;
         let mut settings = Settings::restore(&state.settings, self.info.config.tasks.nexus_task_sets)?;
         let of_nexuses = core::mem::take(&mut settings.nexus);
-        // Earlier releases did not tell whether a host has set it.
-        let reports = &mut settings.provisioning_reports;
-        reports.is_set |= reports.on != self.info.config.reports_provisioning();
         Ok(RestoredServer {
             nexuses: RestoredNexuses::of(&state.nexuses, of_nexuses, nexus_of)?,
             settings,

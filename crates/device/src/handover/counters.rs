@@ -1,4 +1,4 @@
-//! The counters of a unit in a document. A counter that the document does not have starts at zero.
+//! The counters of a unit in a document.
 
 use alloc::vec::Vec;
 
@@ -11,7 +11,7 @@ use crate::stats::{Latencies, UnitStats};
 
 /// The counters of a unit since its creation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct StatsState {
     commands: u64,
     reads: u64,
@@ -31,7 +31,7 @@ pub(crate) struct StatsState {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 struct LatenciesState {
     buckets: Vec<u64>,
     sum_ns: u64,
@@ -39,7 +39,7 @@ struct LatenciesState {
 
 /// What the log pages count, or counted when LOG SELECT last reset them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct StatisticsState {
     read_commands: u64,
     write_commands: u64,
@@ -53,7 +53,7 @@ pub(crate) struct StatisticsState {
 
 /// Errors of the medium.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct ErrorsState {
     reading: u64,
     writing: u64,

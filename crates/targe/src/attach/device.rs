@@ -21,9 +21,11 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 const PASSING: Duration = Duration::from_secs(1);
 
 /// Returns the name that identifies a device before and after its server's death: the URLs of its disks,
-/// without secrets and options.
+/// without secrets and options. However a URL writes the name of its target, it is the same disk (RFC 7143
+/// §4.2.7.2).
 pub(super) fn name(urls: &[Url], stripe: Option<u64>) -> String {
-    let urls: Vec<String> = urls.iter().map(Url::to_string).collect();
+    let url = |url: &Url| format!("{}/{}/{}", url.endpoint, url.target.as_str(), url.lun);
+    let urls: Vec<String> = urls.iter().map(url).collect();
     format!("{} {}", stripe.unwrap_or(0), urls.join(" "))
 }
 
@@ -170,6 +172,7 @@ mod tests {
             ("iscsi://host/iqn.2026-11.org.targe:rig/0", "iscsi://host/iqn.2026-11.org.targe:rig/1");
         let plain = name(&[one], None);
         assert_eq!(plain, name(&["iscsi://host:3260/iqn.2026-11.org.targe:rig/0?timeout=7"], None));
+        assert_eq!(plain, name(&["iscsi://host/iqn.2026-11.org.targe:Rig/0"], None), "it is the same target");
         let others = [
             name(&[two], None),
             name(&[one, two], Some(1 << 16)),

@@ -51,7 +51,8 @@ fn refusal(what: &str) -> String {
 /// Returns a configuration without its targets, and without what an edit of the discovery may change.
 fn rest(config: &Config, discovery: bool) -> Config {
     let auth = if discovery { Auth::None } else { config.discovery_auth.clone() };
-    Config { targets: Vec::new(), units: Vec::new(), discovery_auth: auth, ..config.clone() }
+    let (targets, units, unexported) = (Vec::new(), Vec::new(), Vec::new());
+    Config { targets, units, unexported, discovery_auth: auth, ..config.clone() }
 }
 
 /// What an edit names.

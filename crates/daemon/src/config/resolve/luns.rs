@@ -167,8 +167,13 @@ impl<'a> UnitResolver<'a> {
     }
 
     /// Warns of shared units that no target shows, and returns the other units, without gaps in the indices
-    /// that the targets have. A unit that no target shows is not served, and has no identity.
-    pub(super) fn finish(self, targets: &mut [Target], report: &mut ConfigReport) -> Vec<Unit> {
+    /// that the targets have, and the media of those. A unit that no target shows is not served, and has no
+    /// identity.
+    pub(super) fn finish(
+        self,
+        targets: &mut [Target],
+        report: &mut ConfigReport,
+    ) -> (Vec<Unit>, Vec<Medium>) {
         self.promises.warn(report);
         let mut unused = BTreeSet::new();
         for (name, shared) in &self.shared {
@@ -193,8 +198,15 @@ impl<'a> UnitResolver<'a> {
                 lun.unit = UnitIndex(moved.get(lun.unit.0).copied().unwrap_or(lun.unit.0));
             }
         }
-        let units = (0..).map(UnitIndex).zip(self.units);
-        units.filter(|(index, _)| !unused.contains(index)).map(|(_, unit)| unit).collect()
+        let (mut units, mut unexported) = (Vec::new(), Vec::new());
+        for (index, unit) in (0..).map(UnitIndex).zip(self.units) {
+            if unused.contains(&index) {
+                unexported.push(unit.medium);
+            } else {
+                units.push(unit);
+            }
+        }
+        (units, unexported)
     }
 
     fn own_unit(

@@ -239,7 +239,7 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
     frames.finish(&exports, &portals.list, report);
     let isns = root.isns.map(|written| isns::resolve(written, &portals.list, report));
     portals.warn_of_open_access(&root.portals, &targets, report);
-    let units = pool.finish(&mut targets, report);
+    let (units, unexported) = pool.finish(&mut targets, report);
     let http = root.http.and_then(|http| http::resolve(http, environment, report));
     let admin_socket = match (root.admin_socket, &state_dir, &environment.admin_socket) {
         (Some(path), _, _) => environment.absolute(&path.value),
@@ -280,6 +280,7 @@ pub(crate) fn resolve(root: raw::Root, environment: &Environment, report: &mut C
         discovery_auth,
         groups,
         units,
+        unexported,
         targets,
     }
 }

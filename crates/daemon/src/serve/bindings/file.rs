@@ -13,12 +13,11 @@
 //! `iscsi` or the HyperSCSI group; the relative identifiers of the target ports (`-` if they are not known),
 //! in a former record with `!` and those that the record does not concern, with `~` and those to which
 //! portals have moved, and with `+` after those through which the initiator has continued a session with it,
-//! and with
-//! `*` if the LUNs are not known; when the initiator port lost its last session, in seconds since 1970 (`-`
-//! if it has one, or if that is not known); a checksum of what says whose the record is; and a checksum of
-//! everything else in the line. The last line has the number of lines, so that a file that lost its end is
-//! noticed. In names, every byte that could be taken for a separator is written as `%` and two hexadecimal
-//! digits.
+//! and with `*` if the LUNs are not known; when the initiator port lost its last session, in seconds since
+//! 1970 (`-` if it has one, or if that is not known); a checksum of what says whose the record is; and a
+//! checksum of everything else in the line. The last line has the number of lines, so that a file that lost
+//! its end is noticed. In names, every byte that could be taken for a separator is written as `%` and two
+//! hexadecimal digits.
 //!
 //! A record that cannot be read and does not say whose it is stays in the file as `unreadable TEXT`.
 //!

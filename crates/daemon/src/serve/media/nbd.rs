@@ -671,6 +671,8 @@ mod tests {
         assert!(!export.is_away() && export.health().withheld.is_none(), "nothing is known of it yet");
         export.connect_failed(Instant::ORIGIN, "nobody is there".to_owned());
         assert!(export.busy().is_none() && export.away().unwrap().contains("does not answer"));
+        // The unit can be removed while operations wait for the server.
+        assert_eq!(exports.away(), export.away());
         assert!(export.is_away() && export.health().withheld.unwrap().contains("does not answer"));
     }
 

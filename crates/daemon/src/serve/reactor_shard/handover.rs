@@ -78,7 +78,10 @@ impl ReactorShard {
             Some(format!("{label}: its disc is to be replaced when it is saved; try again"))
         };
         let media = self.media.values().filter_map(|medium| medium.obstacle());
-        media.chain(pending().map(Obstacle::lasting)).min_by_key(|obstacle| obstacle.can_end)
+        media
+            .chain(self.nbd.obstacle())
+            .chain(pending().map(Obstacle::lasting))
+            .min_by_key(|obstacle| obstacle.can_end)
     }
 
     /// Stops the command windows, so that the sessions become idle.
@@ -109,7 +112,7 @@ impl ReactorShard {
 
     /// Returns which server or process does not answer, if one does not.
     pub(in crate::serve) fn away(&self) -> Option<String> {
-        self.media.values().find_map(|medium| medium.away())
+        self.nbd.away().or_else(|| self.media.values().find_map(|medium| medium.away()))
     }
 
     /// Returns how many logins, discoveries and handshakes would be lost with this process, and how many
@@ -191,10 +194,8 @@ impl ReactorShard {
         if let Some(busy) = of_shard {
             return Some(busy.into());
         }
-        if let Some(closing) = self.nbd.closing() {
-            return passing(closing);
-        }
-        self.media.values().filter_map(|medium| medium.busy()).min_by_key(|busy| busy.can_end)
+        let media = self.media.values().filter_map(|medium| medium.busy());
+        media.chain(self.nbd.closing().map(Obstacle::from)).min_by_key(|busy| busy.can_end)
     }
 
     /// Returns the sessions and units. The driver must be parked.

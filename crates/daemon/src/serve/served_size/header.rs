@@ -1,7 +1,6 @@
-//! Records which LUKS2 header each encrypted disk had when it was served last, or that it had a key file of
-//! the former format. So a blank medium that has taken the place of the disk does not become an empty disk
-//! with the name of the former one, and a disk whose configuration has lost its `encrypt` is not served as it
-//! is.
+//! Records which LUKS2 header each encrypted disk had when it was served last. So a blank medium that has
+//! taken the place of the disk does not become an empty disk with the name of the former one, and a disk
+//! whose configuration has lost its `encrypt` is not served as it is.
 //!
 //! `units/WORLD-WIDE-NAME.luks` in the state directory has two lines: the version with the UUID of the header
 //! in quotes, and the path in quotes. A record for another path does not apply to the medium. A record that

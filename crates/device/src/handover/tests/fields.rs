@@ -15,7 +15,6 @@ const UNSEEN: &[&str] = &[
     "/server/stats/reservation_conflicts",
     "/server/stats/aborts",
     "/server/stats/latencies",
-    // Earlier releases compare it.
 ];
 
 /// The fields that the commands of this test leave as a new unit has them.

@@ -27,6 +27,18 @@ impl NbdExports {
         Some(format!("{} was removed, and its connection to {} ends", inner.label, inner.address))
     }
 
+    /// Returns which server does not answer, if one does not: also one whose unit was removed, and which
+    /// operations of hosts still wait for.
+    pub(in crate::serve) fn away(&self) -> Option<String> {
+        self.exports.values().filter(|export| self.is_current(export)).find_map(NbdExport::unanswering)
+    }
+
+    /// Returns why another process cannot serve an export as this one does, if that is so: also one whose
+    /// unit was removed.
+    pub(in crate::serve) fn obstacle(&self) -> Option<Obstacle> {
+        self.exports.values().filter(|export| self.is_current(export)).find_map(NbdExport::why_unmovable)
+    }
+
     /// Returns the connections to devices of other processes.
     pub(in crate::serve) fn connections_to_devices(&self) -> Vec<ConnId> {
         let exports = self.exports.values().map(|export| export.0.borrow());

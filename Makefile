@@ -17,8 +17,6 @@ RISK ?= $(SIM) --bin targe-risk-simulation
 # The crate that `make check` checks, such as CRATE=iscsi; all of them without it.
 CRATE ?=
 PACKAGE = $(if $(filter targe targe-% xtask,$(CRATE)),$(CRATE),targe-$(CRATE))
-# Many tests of sockets and processes wait: several run on a processor.
-TEST_THREADS := $(shell expr 3 '*' "$$(nproc)")
 # Which target the rigs judge: targe, or tgt to try the rigs themselves.
 SERVER ?= targe
 # The rigs are pytest's: Debian's, for Debian's Python has the plugins that they need. What else it is given, e.g. ARGS="-k CHAP".
@@ -41,10 +39,10 @@ check:  ## format, clippy, unit tests and tidy, for the daily loop: CRATE=iscsi 
 	$(CARGO) fmt --all --check
 ifeq ($(CRATE),)
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test-build -- --skip planted_bugs_are_found
+	$(CARGO) test-build -- --skip planted_bugs_are_found
 else
 	$(CARGO) clippy --package $(PACKAGE) --all-targets --locked -- -D warnings
-	RUST_TEST_THREADS=$(TEST_THREADS) $(CARGO) test --package $(PACKAGE) --locked
+	$(CARGO) test --package $(PACKAGE) --locked
 endif
 	$(CARGO) xtask tidy
 

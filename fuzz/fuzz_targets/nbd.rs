@@ -56,7 +56,7 @@ impl World {
             ..Ram::new(LEN).capabilities()
         };
         let export =
-            Export { name: "disk".into(), description: "a disk".into(), key: None, former_key: None };
+            Export { name: "disk".into(), description: "a disk".into(), key: None };
         let session = Session::new(export, profile.clone(), pool.clone());
         let mut world = Self { session, profile, pool, held: Vec::new() };
         if first & 8 == 0 {

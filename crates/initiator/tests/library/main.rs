@@ -180,7 +180,7 @@ fn a_watcher_counts_the_paths_that_are_up() {
         true
     });
     let client = Client::new().unwrap();
-    let disk = block_on(options.open(&client, format!("{}?connections=3", target::url(6)))).unwrap();
+    let disk = block_on(options.open(&client, format!("{}?connections=3", target::url(19)))).unwrap();
     let began = Instant::now();
     while disk.session().connections().wait().unwrap().iter().filter(|path| path.up).count() < 3 {
         assert!(began.elapsed() < HANG, "three connections are wanted");
@@ -231,7 +231,7 @@ fn a_reset_is_heard_and_the_next_command_does_not_suffer_from_it() {
 
 #[test]
 fn commands_are_ended_one_by_one_and_no_other_suffers() {
-    let mut plan = plan(&url(5), &EnvSecrets).unwrap();
+    let mut plan = plan(&url(20), &EnvSecrets).unwrap();
     // Some commands are at the target, others wait.
     let ProtocolPlan::Iscsi(session) = &mut plan else { panic!("a plan of iSCSI") };
     session.session.limits.tasks_max = 8;
@@ -266,7 +266,7 @@ fn commands_are_ended_one_by_one_and_no_other_suffers() {
 
 #[test]
 fn keys_are_negotiated_while_commands_go_on() {
-    let disk = disk(5);
+    let disk = disk(21);
     let session = disk.session();
     let data = pattern(6, 300_032);
     block_on(disk.write(2 << 20, list(&data), Durability::Cached)).unwrap();
@@ -331,7 +331,7 @@ fn a_target_that_lives_answers_a_ping() {
 
 #[test]
 fn many_threads_use_one_disk() {
-    let disk = disk(3);
+    let disk = disk(23);
     std::thread::scope(|scope| {
         for number in 0..8_u64 {
             let disk = &disk;
@@ -372,12 +372,12 @@ fn a_session_that_ends_as_it_begins_is_told_though_nothing_else_happens() {
 
 #[test]
 fn the_examples_read_what_was_written() {
-    let disk = disk(7);
+    let disk = disk(24);
     let (first, last) = (pattern(8, 512), pattern(9, 512));
     block_on(disk.write(0, list(&first), Durability::Cached)).unwrap();
     block_on(disk.write((8 << 20) - 512, list(&last), Durability::Cached)).unwrap();
-    assert_eq!(block_on(read_block::first_block(&target::url(7))).unwrap(), first);
-    assert_eq!(poll_loop::last_block(&url(7)).unwrap(), last);
+    assert_eq!(block_on(read_block::first_block(&target::url(24))).unwrap(), first);
+    assert_eq!(poll_loop::last_block(&url(24)).unwrap(), last);
 }
 
 #[test]
@@ -415,7 +415,7 @@ fn commands_beyond_what_may_wait_are_refused_and_none_is_forgotten() {
 fn a_driver_works_in_a_loop_of_its_owner() {
     for engine in [EngineChoice::Epoll, EngineChoice::Auto] {
         let mut driver = Driver::with_config(&Config { engine, ..Config::default() }).unwrap();
-        let session = driver.open(plan(&url(4), &EnvSecrets).unwrap());
+        let session = driver.open(plan(&url(22), &EnvSecrets).unwrap());
         let mut left: BTreeSet<u64> = (0..500).collect();
         for token in &left {
             // The commands are submitted before the session is up, and wait for it.

@@ -57,7 +57,7 @@ fn a_write_that_was_lost_later_fails_one_flush() {
 
 #[test]
 fn a_write_that_was_lost_fails_one_flush_of_every_handle() {
-    let relay = Relay::of(17);
+    let relay = Relay::of(18);
     let disk = block_on(Disk::open(relay.url())).unwrap();
     let before = disk.clone();
     let mut left = 1;

@@ -2,20 +2,26 @@
 //! device is a disk of this host that the tests do not open.
 
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::*;
 
 const ID: &str = "v-15f136e330e8165b416a4888c47275ef";
 const DELETION: &str = "attach --ublk --delete iscsi://me@san:3260/iqn.2026-11.example:csi:a/0\n";
 
+/// A test that tries whether a device is unused uses it meanwhile, so the tests run one after the other.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// A node whose program records its arguments. It reaches no target.
 struct Rig {
     node: Node,
     log: PathBuf,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl Rig {
     fn new(name: &str) -> Self {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let run_dir = std::env::temp_dir().join(format!("targe-csi-left-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&run_dir);
         let settings = NodeSettings {
@@ -27,7 +33,7 @@ impl Rig {
             iscsiadm: vec!["true".to_owned()],
             max_volumes: None,
         };
-        let rig = Self { node: Node::open(settings).unwrap(), log: run_dir.join("log") };
+        let rig = Self { node: Node::open(settings).unwrap(), log: run_dir.join("log"), _alone: alone };
         rig.set_program("case \"$1\" in info) exit 1; esac");
         rig
     }

@@ -103,8 +103,11 @@ impl Connection {
         if line.len() > REQUEST_LEN_MAX {
             return Err(self.broken(format!("the request is longer than {REQUEST_LEN_MAX} bytes")));
         }
-        self.stream.get_mut().write_all(&line).map_err(|error| self.io(&error))?;
-        line.clear();
+        match self.stream.get_mut().write_all(&line) {
+            // A daemon that refuses a client says so before it closes the connection.
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(self.io(&error)),
+            Ok(()) | Err(_) => line.clear(),
+        }
         let limit = u64::try_from(LINE_LEN_MAX).unwrap_or(u64::MAX);
         let read = (&mut self.stream).take(limit).read_until(b'\n', &mut line);
         read.map_err(|error| self.io(&error))?;

@@ -55,7 +55,7 @@ fn expect_directory(path: &Path) -> Result<(), NbdStartError> {
     match rustix::fs::accessat(CWD, dir, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS) {
         Err(Errno::NOENT) => Err(NbdStartError::NoDirectory(dir.to_owned())),
         Err(Errno::ACCESS) => Err(NbdStartError::NotWritable(dir.to_owned())),
-        // What else is wrong shows when the socket is made.
+        // Other faults of the path are found when the socket is made.
         _ => Ok(()),
     }
 }

@@ -25,7 +25,7 @@ pub(crate) fn idle_command(url: &str) -> String {
     command(url).replace("{id}", IDLE)
 }
 
-/// What an initiator is ordered to do that does nothing.
+/// The order to log in and to send nothing else.
 const IDLE: &str = "idle";
 
 /// Does what a case ordered, if one did.

@@ -12,7 +12,7 @@ const UNDERFLOW: u8 = 2;
 
 #[test]
 fn what_the_target_did_not_take_is_no_success() {
-    let relay = Relay::of(6);
+    let relay = Relay::of(25);
     let residual = Arc::new(AtomicU8::new(0));
     let told = Arc::clone(&residual);
     // Statuses get the flag `residual`, if it is not zero, and a residual count of 512 bytes.

@@ -22,7 +22,7 @@ fn start() -> SocketAddr {
         listen: vec!["127.0.0.1:0".to_owned()],
         target: Some(NAME.to_owned()),
         // LUN 7 sends no response for tasks that another nexus has aborted, as most targets do.
-        luns: (0..25)
+        luns: (0..26)
             .map(|lun| if [7, 17].contains(&lun) { "ram:8M,tas=false" } else { "ram:8M" }.to_owned())
             .collect(),
         state_dir: Some(folder),

@@ -321,7 +321,7 @@ impl ServedMedium for DiscDrive {
 
     fn busy(&self) -> Option<Obstacle> {
         let leaving =
-            || self.has_leaving().then(|| "a disc that has left its drive has I/O under way".into());
+            || self.has_leaving().then(|| "a disc that was taken out of its drive has I/O in flight".into());
         self.disc().and_then(|disc| disc.busy()).or_else(leaving)
     }
 }
